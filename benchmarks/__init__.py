@@ -1,4 +1,4 @@
-"""The numbers memdiag claims, each measured beside its peers in the same run."""
+"""The numbers memdiag claims, each measured next to its peers in the same run."""
 
 import os
 

@@ -7,7 +7,7 @@ A page has, besides text:
 
 - ```` ```console ```` blocks: lines that start with ``$ `` are commands, the other lines output;
 - ``<!-- run: COMMAND -->``: a command that prepares the folder and is not shown;
-- ``<!-- start: COMMAND -->``: a program that runs meanwhile, whose id is ``$PID``; it is ready when
+- ``<!-- start: COMMAND -->``: a program in the background, whose id is ``$PID``; it is ready when
   it has printed a line;
 - ``<!-- file: NAME -->`` before a block: the block is the content of that file;
 - ``<!-- first N lines -->`` before a console block: of each output only the first lines are shown;

@@ -123,7 +123,7 @@ def sizes_of(path: Path) -> dict[str, dict[str, int]]:
     """Return up to three choices of the free dimensions, the default ones first."""
     with open_model(path) as model:
         roles = axis_roles(model.graph, model.functions)
-        usual = choose_dimensions(model, {}).of
+        usual = choose_dimensions(model, {}).by_name
     batch = {key: 4 for key in usual if key in roles and roles[key].name == "batch"}
     others = {key: 2 * size for key, size in usual.items() if key not in batch}
     found: dict[str, dict[str, int]] = {"default": {}}
@@ -287,7 +287,7 @@ def compare(chosen: Sequence[Case]) -> Iterator[Comparison]:
         if "error" in measured:
             continue
         with open_model(case.path) as model:
-            sizes = choose_dimensions(model, case.sizes).of
+            sizes = choose_dimensions(model, case.sizes).by_name
             runtime = Runtime.parse(case.onnxruntime)
             ctx = AnalysisContext(model, runtime, sizes=sizes, reads_weights=False)
             estimate = SessionEstimate(ctx, EstimatedSettings(runs=RUNS)).at(sizes)

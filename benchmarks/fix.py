@@ -1,4 +1,4 @@
-"""What fixing saves, beside the optimizers that there are: ``python -m benchmarks.fix``.
+"""What fixing saves, next to the optimizers that there are: ``python -m benchmarks.fix``.
 
 The five duplicate patterns, each of known weights; a tied weight of 500 MB; int4 weights that are
 dequantized; and every real model. Every tool writes a model, whose memory is measured in fresh

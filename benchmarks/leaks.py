@@ -9,7 +9,8 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,18 +298,52 @@ def main() -> int:
         for row, is_right in _rows(Path(folder), options):
             print(" | ".join(row), "" if is_right else "  <-- WRONG", flush=True)
             wrong += not is_right
-            rows.append(row)
+            rows.append((row, is_right))
     if options.clean is None and not options.programs:
-        header = ["what", "truth", "runs", "verdict", "owner", "a run", "95 % interval", "time"]
         machine = describe_machine(memdiag.__version__, onnxruntime.__version__, None)
         facts = f"{machine.cpu}, {machine.cpu_count} CPUs, onnxruntime {machine.onnxruntime}"
         runs = (
             f"up to {options.model_runs:,} runs of each model, as many as fit into"
             f" {format_duration(options.model_seconds)}"
         )
-        replace_part("leaks", f"{facts}; {runs}.\n\n{table(header, rows)}", PAGE)
+        header = ["what", "truth", "cases", "right", "verdicts", "growth a run"]
+        replace_part("leaks", f"{facts}; {runs}.\n\n{table(header, grouped(rows))}", PAGE)
     print(f"{len(rows)} cases, {wrong} wrong")
     return 1 if wrong else 0
+
+
+def grouped(rows: Sequence[tuple[list[str], bool]]) -> list[list[str]]:
+    """Return a row for each kind of case, from the cells of each case and whether it is right."""
+    cases_by_kind: dict[str, list[tuple[list[str], bool]]] = {}
+    for cells, is_right in rows:
+        cases_by_kind.setdefault(_kind_of(cells[0]), []).append((cells, is_right))
+    return [
+        [
+            kind,
+            _first_and_last([cells[1] for cells, _ in cases]),
+            str(len(cases)),
+            str(sum(is_right for _, is_right in cases)),
+            ", ".join(
+                f"{verdict} {count}"
+                for verdict, count in Counter(cells[3] for cells, _ in cases).most_common()
+            ),
+            _first_and_last([cells[5] for cells, _ in cases if cells[5]]),
+        ]
+        for kind, cases in cases_by_kind.items()
+    ]
+
+
+def _kind_of(what: str) -> str:
+    """Return the kind of a case: what it does, without its model and number."""
+    if what.startswith("program: "):
+        return what
+    _, _, deed = what.partition(", ")
+    return deed.lstrip("0123456789 ") or "models that nobody changed"
+
+
+def _first_and_last(texts: list[str]) -> str:
+    distinct = list(dict.fromkeys(texts))
+    return " … ".join(distinct if len(distinct) < 3 else (distinct[0], distinct[-1]))
 
 
 def _rows(folder: Path, options: argparse.Namespace) -> Iterator[tuple[list[str], bool]]:

@@ -1,4 +1,4 @@
-"""The optimizers that memdiag is set beside, each run in a process of its own."""
+"""The optimizers that memdiag is set next to, each run in a process of its own."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What being watched costs, beside two peers: ``python -m benchmarks.overhead``.
+"""What being watched costs, next to two peers: ``python -m benchmarks.overhead``.
 
 Session creation is timed inside the process that creates the session, plain and under each
 watcher, in interleaved rounds of one run. The peak of a spike is compared with the mark that the

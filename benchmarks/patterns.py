@@ -12,7 +12,7 @@ from sample_models import load_recipes
 MB = 1e6
 _ROWS = 65536
 WEIGHT_MB = _ROWS * 1024 * 4 / MB
-"""Of each weight: large beside what a session of 1 MB of weights takes (12 to 14 MB)."""
+"""Of each weight: large next to what a session of 1 MB of weights takes (12 to 14 MB)."""
 
 
 def tied_in_branches(path: Path) -> None:

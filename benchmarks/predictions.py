@@ -1,4 +1,4 @@
-"""What rules predict beside what was measured: ``python -m benchmarks.predictions``.
+"""What rules predict next to what was measured: ``python -m benchmarks.predictions``.
 
 The slow tests of the rules run each case (a model whose copies are known) under several releases of
 onnxruntime, and hold the bytes that a rule says against the X-ray or against the same model without

@@ -2,7 +2,7 @@
 
 The same program runs plain and recorded, in interleaved rounds. It measures itself: CPU time of
 10,000 short runs (all threads of the process), seconds of a creation, resident memory. What memdiag
-itself takes beside the program is the CPU time of the whole command minus that of the program. The
+itself takes next to the program is the CPU time of the whole command minus that of the program. The
 figures go to ``benchmarks/README.md``.
 """
 
@@ -177,7 +177,7 @@ def main() -> None:
         ],
         ["a creation", *_spreads(costs, lambda cost: 1e3 * cost.creation_s, " ms")],
         ["resident set of the program", *_spreads(costs, lambda cost: cost.rss_bytes / 1e6, " MB")],
-        ["CPU time beside the runs", *_spreads(costs, lambda cost: cost.other_s, " s")],
+        ["CPU time outside of the runs", *_spreads(costs, lambda cost: cost.other_s, " s")],
         ["CPU time of `python -c pass`", *_spreads(starts, lambda seconds: 1e3 * seconds, " ms")],
         ["ratio of the runs, by pairs", "", spread(ratios).text(digits=4)],
     ]

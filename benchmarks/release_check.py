@@ -89,7 +89,7 @@ def run(
 
 
 def uv(*words: str | Path, cwd: Path | None = None) -> str:
-    """Run uv, which is installed beside this script's interpreter."""
+    """Run uv, which is installed next to this script's interpreter."""
     return run(sys.executable, "-m", "uv", *words, cwd=cwd)
 
 
@@ -197,7 +197,7 @@ def distributions(release: Release) -> str:
 
 
 def environments(release: Release) -> str:
-    """Install the wheel beside each build of onnxruntime and profile a model there."""
+    """Install the wheel next to each build of onnxruntime and profile a model there."""
     results = []
     for version, interpreter in interpreters().items():
         for runtime in RUNTIMES:

@@ -9,10 +9,10 @@ import argparse
 import os
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import memdiag
-from benchmarks.readme import table
 from benchmarks.reproduced import denormals, dequantized, early_conversion, optimizers, tied
 from benchmarks.reproduced.claims import ALIKE, Part, Setting, wrapped
 from memdiag.comparison.environments import CACHE_VARIABLE
@@ -41,17 +41,15 @@ def page(parts: dict[str, tuple[str, Part]], rounds: int, scale: float, took_s: 
     """Return the page: the summary of all claims, then part after part."""
     machine = describe_machine(memdiag.__version__, None, None)
     sized = "" if scale == 1 else f" Models are {scale:g} times their usual size."
-    rows = [
-        [title, claim.what, f"{claim.ratio:.2f}", claim.shown, claim.verdict]
-        for title, (_, part) in parts.items()
-        for claim in part.claims
-    ]
+    verdicts = Counter(claim.verdict for _, part in parts.values() for claim in part.claims)
     return "\n\n".join(
         [
             INTRODUCTION.format(alike=ALIKE, rounds=rounds).strip(),
             f"{machine.cpu}, {machine.cpu_count} processors, {machine.platform}; the whole took"
             f" {took_s / 60:.0f} minutes.{sized}",
-            table(["", "figure", "public", "here", ""], rows),
+            f"Of {verdicts.total()} figures "
+            + "; ".join(f"{count} are {verdict}" for verdict, count in verdicts.most_common())
+            + ".",
             *(
                 f"## {title}\n\n{wrapped(source)}\n\n{part.text()}"
                 for title, (source, part) in parts.items()

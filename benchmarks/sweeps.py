@@ -159,7 +159,7 @@ def main() -> None:
                     f"{len(small)} models × 2 releases, local cluster of {workers} workers",
                     f"{len(cluster.points)} of {2 * len(small)} completed in"
                     f" {format_duration(cluster.seconds)};"
-                    f" beside the first row: {_text(differences(whole, cluster))}",
+                    f" compared with the first row: {_text(differences(whole, cluster))}",
                 ]
             )
             print(rows[-1], flush=True)

@@ -2,7 +2,7 @@
 
 A process that memdiag did not start holds a session; raw reading (by one thread, and by as many as
 the X-ray scans with), the X-ray that compares every byte and the one that samples take turns on it.
-The share of resident bytes with an owner is set beside what the runtime's own profile and memray
+The share of resident bytes with an owner is set next to what the runtime's own profile and memray
 say of the same model. The figures go to ``benchmarks/README.md``.
 """
 
@@ -158,7 +158,7 @@ def speed_part(model: Path, rounds: int) -> str:
 
 
 def named_part(models: dict[str, Path]) -> str:
-    """Return the table of what has a name, beside the figures of the runtime and of memray."""
+    """Return the table of what has a name, next to the figures of the runtime and of memray."""
     rows = []
     for name, model in models.items():
         profile = memdiag.profile(model, runs=1)

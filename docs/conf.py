@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import reference_pages  # noqa: E402 - it is beside this file
+import reference_pages  # noqa: E402 - it is next to this file
 
 import memdiag  # noqa: E402 - nothing may come between these imports
 

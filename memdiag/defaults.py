@@ -10,7 +10,7 @@ XrayTime = Literal["steady", "phases", "none"]
 phases, or never."""
 
 BisectedMetric = Literal["peak", "steady", "growth", "load", "latency"]
-"""The figures whose change is searched for among versions."""
+"""The figures for which the version that changed them is searched for."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -30,13 +30,13 @@ DEFAULT_STEPS = 32
 """Tokens of the prompt of a generation, and calls of one token after it."""
 
 DEFAULT_LIMIT_RUNS = 5
-"""The same under each memory limit that is tried: there are some 15 trials."""
+"""Number of runs after the first one under each memory limit. About 15 limits are tried."""
 
 DEFAULT_TIMEOUT_S: float = 1800
 """Seconds after which a child process is ended."""
 
 LOCAL_EXECUTION = "local"
-"""The place of a sweep's jobs that is this machine."""
+"""Where the jobs of a sweep run by default: on this machine."""
 
 DEFAULT_MIN_BYTES = 4 << 10
 """Findings that cost fewer bytes are skipped."""
@@ -65,5 +65,5 @@ MMAP_THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
 PINNED_ENVIRONMENT = {MMAP_THRESHOLD_VARIABLE: str(128 << 10)}
 PINNED_TEXT = f"{MMAP_THRESHOLD_VARIABLE}={PINNED_ENVIRONMENT[MMAP_THRESHOLD_VARIABLE]}"
 """The environment variable with which glibc's malloc returns blocks of this size and more as soon
-as they are freed. By default it keeps some of them by chance, and figures spread by several per
-cent. Estimates are for such a malloc."""
+as they are freed. By default it keeps some of them by chance, and figures vary by several per cent.
+Estimates are for a malloc with this setting."""

@@ -7,7 +7,7 @@ class Detail(IntEnum):
     """How much is printed.
 
     Attributes:
-        ANSWER: the answer, why, and what to do.
+        ANSWER: the answer, its reason, and what to do.
         USUAL: also one table, in no more than `MAX_LINES` lines.
         ALL: everything that the reports have.
     """
@@ -18,4 +18,4 @@ class Detail(IntEnum):
 
 
 MAX_LINES = 30
-"""Lines of 80 columns that are printed unless more is asked for."""
+"""Lines of 80 columns that are printed unless the user asks for more."""

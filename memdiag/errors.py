@@ -4,7 +4,7 @@
     ├── UsageError         an argument or option that cannot be honoured
     │   └── ArgumentError      an argument that commands have as an option
     ├── ModelError         the model file cannot be read or is not a valid model
-    │   └── MissingDataError   external data that the model names is not there
+    │   └── MissingDataError   external data that the model names is missing
     ├── RecordError        a saved record cannot be decoded
     ├── MeasurementError   the child could not be started or watched at all
     ├── ReportError        a report could not be written
@@ -41,9 +41,9 @@ class ArgumentError(UsageError):
         self._sentence = sentence
         super().__init__(self.with_arguments(lambda argument: argument))
 
-    def with_arguments(self, name: Callable[[str], str]) -> str:
-        """Return the text, with each argument as `name` writes it."""
-        return re.sub(r"\{(\w+(?:=False)?)\}", lambda match: name(match[1]), self._sentence)
+    def with_arguments(self, spelling: Callable[[str], str]) -> str:
+        """Return the text, with each argument replaced by its `spelling`."""
+        return re.sub(r"\{(\w+(?:=False)?)\}", lambda match: spelling(match[1]), self._sentence)
 
 
 class ModelError(MemdiagError):

@@ -1,4 +1,4 @@
-"""Python's collection of garbage, turned off while it would cost time for nothing."""
+"""Python's garbage collection, turned off where it would only cost time."""
 
 import gc
 from collections.abc import Iterator

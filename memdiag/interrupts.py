@@ -14,8 +14,8 @@ _DELAYED_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHU
 def delayed_interrupts() -> Iterator[None]:
     """Delay the signals that end a program until the end of the context.
 
-    For short steps, such as renaming several files. Only what a Python function handles is delayed,
-    and only in the main thread: nothing is raised in another one.
+    Use it for short steps, such as renaming several files. Only signals that a Python function
+    handles are delayed, and only in the main thread: no other thread receives them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

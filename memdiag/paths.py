@@ -19,13 +19,13 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
     Equal paths have equal names.
     """
-    absolute = [Path(os.path.abspath(path)) for path in paths]
+    absolute_paths = [Path(os.path.abspath(path)) for path in paths]
     names = []
-    for path in absolute:
-        others = {other.parts for other in absolute if other != path}
+    for path in absolute_paths:
+        other_parts = {other.parts for other in absolute_paths if other != path}
         for length in range(1, len(path.parts) + 1):
-            end = path.parts[-length:]
-            if not any(parts[-length:] == end for parts in others):
+            last_parts = path.parts[-length:]
+            if not any(parts[-length:] == last_parts for parts in other_parts):
                 break
-        names.append(str(Path(*end)))
+        names.append(str(Path(*last_parts)))
     return names

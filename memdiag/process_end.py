@@ -9,7 +9,7 @@ def signal_name(code: int) -> str:
     """Return the name of the signal of a negative exit code."""
     try:
         return signal.Signals(-code).name
-    except ValueError:  # a signal for programs' own use
+    except ValueError:  # most real-time signals have no name
         return f"signal {-code}"
 
 

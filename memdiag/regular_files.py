@@ -9,18 +9,18 @@ from pathlib import Path
 from memdiag.units import MIB, format_size
 
 MAX_REGULAR_FILE_BYTES = 16 * MIB
-"""What settings and lists are not larger than."""
+"""Maximum size of files with settings or lists."""
 
 
 class NotRegularError(OSError):
-    """The file is a pipe or a device, of which the end may never come."""
+    """The file is a pipe or a device: reading it may never end."""
 
 
 def open_regular(path: Path | str) -> BufferedReader:
     """Return the regular file at `path`, links followed, opened for reading.
 
     Raises:
-        NotRegularError: a pipe or a device is there.
+        NotRegularError: it is a pipe or a device.
         OSError: it cannot be opened.
         ValueError: no file can have that name.
     """
@@ -45,9 +45,9 @@ def read_regular(path: Path | str, max_bytes: int = MAX_REGULAR_FILE_BYTES) -> b
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for the function `open`, whose argument `opener` this is.
+    """Return the descriptor of the opened file; for the argument `opener` of the function `open`.
 
-    Opening a pipe would otherwise wait until another process opens its other end.
+    Without it, opening a pipe waits until another process opens the other end.
 
     Raises:
         OSError: it cannot be opened; ENXIO for writing to a pipe that no process reads.

@@ -1,4 +1,4 @@
-"""Options of a session: their names, how their texts are read, and Python that sets them.
+"""Options of a session: their names, how their values are read from text, and Python to set them.
 
 The values are those of onnxruntime's SessionOptions and config entries. The hook and the script of
 the child have no access to this module and read texts in the same way.
@@ -63,14 +63,14 @@ CUDA_PROVIDER_OPTIONS: Final = frozenset(
         "user_compute_stream",
     }
 )
-"""What the CUDA provider of onnxruntime 1.31.1 has. No session option has such a name."""
+"""Options of the CUDA provider in onnxruntime 1.31.1. No session option has one of these names."""
 
 _TRUTH_BY_TEXT = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 _MAX_CODE_LINE_LENGTH = 71  # of 79, since calls may be indented by 8
 
 
 def is_on(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return whether the option `name` is on, `default` where it is not given.
+    """Return whether the option `name` is on; `default` if it is not set.
 
     Raises:
         UsageError: its value is neither true nor false.
@@ -84,15 +84,15 @@ def is_on(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def optimization_level(text: str) -> OptimizationLevel:
-    """Return the level that `text` means: one of ours, or onnxruntime's own name of one.
+    """Return the level that `text` names, by our name or by onnxruntime's.
 
     Raises:
         UsageError: there is no such level.
     """
     levels: tuple[OptimizationLevel, ...] = get_args(OptimizationLevel)
     for level in levels:
-        own_name = _runtime_level(level)
-        if text.lower() in (level, own_name, f"ort_{own_name}"):
+        runtime_name = _runtime_level(level)
+        if text.lower() in (level, runtime_name, f"ort_{runtime_name}"):
             return level
     raise UsageError(f"there is no optimization level {text!r}. Choose from {', '.join(levels)}.")
 
@@ -102,9 +102,9 @@ def _runtime_level(level: OptimizationLevel) -> str:
 
 
 def session_option_lines(variable: str, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield Python that makes `variable` the SessionOptions with `options`.
+    """Yield lines of Python that assign SessionOptions with `options` to `variable`.
 
-    It expects onnxruntime as ``ort``.
+    The code expects that onnxruntime is imported as ``ort``.
 
     Raises:
         UsageError: there is no such optimization level.
@@ -131,7 +131,7 @@ def _attribute_code(name: str, text: str) -> str:
 
 
 def call_lines(function: str, *arguments: str) -> Iterator[str]:
-    """Yield a call in one line, or with each argument in a line of its own if that is too long."""
+    """Yield a call on one line; if that is too long, with each argument on a line of its own."""
     line = f"{function}({', '.join(arguments)})"
     if len(line) <= _MAX_CODE_LINE_LENGTH:
         yield line

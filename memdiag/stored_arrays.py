@@ -48,7 +48,7 @@ class StoredArray:
         """Return the array.
 
         Raises:
-            UsageError: the data cannot be read, or is not that of the header any more.
+            UsageError: the data cannot be read, or no longer matches the header.
         """
         with _open_array_file(self.path) as file:
             if self.member:
@@ -111,7 +111,7 @@ def _is_archive(path: Path) -> bool:
 
 @contextmanager
 def _open_array_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open the file at `path` for the block, whose errors are those of reading arrays from it.
+    """Open the file at `path` for the block, and raise any error in the block as a UsageError.
 
     Raises:
         UsageError: the file cannot be opened, or the block fails.
@@ -133,16 +133,20 @@ def _open_array_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and type of the array with whose header a file of `size` bytes begins."""
+    """Return shape and type from the header at the start of `stream`, a file of `size` bytes.
+
+    Raises:
+        ValueError: the header is not valid, or the file is shorter than its array.
+    """
     version = np.lib.format.read_magic(stream)
     if version not in _HEADER_VERSIONS:
         raise ValueError(f"version {version} of its format")
-    # The third version has names of fields in UTF-8, which no input of a model has.
+    # The third version differs only in UTF-8 names of fields, which no input of a model has.
     is_first = version == _HEADER_VERSIONS[0]
-    header = (
+    read_header = (
         np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
     )
-    shape, _, dtype = header(stream)
+    shape, _, dtype = read_header(stream)
     if dtype.hasobject:
         raise ValueError("an array of Python objects")
     if min(shape, default=0) < 0:

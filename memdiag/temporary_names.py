@@ -1,8 +1,9 @@
-"""Names that memdiag gives to its temporary files, and by which it knows them again.
+"""Names that memdiag gives to its temporary files, and by which it recognises them.
 
-A name is ``memdiag-PID-PLACE-MARK-…``, hidden or not. The place is the boot and the container in
-which the process number is valid: elsewhere a process of that number is another one. The mark is a
-hash of both, 16 hexadecimal digits, so that no file that a user named is taken for one of these.
+A name is ``memdiag-PID-PLACE-MARK-…``, hidden or not. The place stands for the boot and the
+container in which the process number is valid: elsewhere that number belongs to another process.
+The mark is a hash of both, 16 hexadecimal digits, so that no file of a user is mistaken for a
+temporary file.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ class TemporaryFileOwner(NamedTuple):
 
     Attributes:
         pid: its process number.
-        is_here: whether the number is one of this machine and container.
+        is_here: whether the process number belongs to this machine and container.
     """
 
     pid: int
@@ -39,10 +40,10 @@ def own_prefix() -> str:
 
 def temporary_file_owner(name: str) -> TemporaryFileOwner | None:
     """Return which process made the temporary file `name`; None if memdiag did not name it."""
-    found = _OWNED_NAME.fullmatch(name)
-    if found is None:
+    match = _OWNED_NAME.fullmatch(name)
+    if match is None:
         return None
-    pid, place, _ = found.groups()
+    pid, place, _ = match.groups()
     if not name.removeprefix(".").startswith(_owned_prefix(int(pid), place)):
         return None
     return TemporaryFileOwner(int(pid), place == _own_place())

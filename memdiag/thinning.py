@@ -11,10 +11,10 @@ def thinned_indices(values: Sequence[int], max_points: int) -> tuple[int, ...]:
     count = len(values)
     if count <= max_points:
         return tuple(range(count))
-    buckets = max(1, max_points // 2)
-    kept = {0, count - 1}
-    for bucket in range(buckets):
-        rows = range(bucket * count // buckets, (bucket + 1) * count // buckets)
-        kept.add(min(rows, key=values.__getitem__))
-        kept.add(max(rows, key=values.__getitem__))
-    return tuple(sorted(kept))
+    bucket_count = max(1, max_points // 2)
+    kept_indices = {0, count - 1}
+    for bucket in range(bucket_count):
+        indices = range(bucket * count // bucket_count, (bucket + 1) * count // bucket_count)
+        kept_indices.add(min(indices, key=values.__getitem__))
+        kept_indices.add(max(indices, key=values.__getitem__))
+    return tuple(sorted(kept_indices))

@@ -1,6 +1,6 @@
 """Sizes, durations, counts and lists of names as text.
 
-Output has binary units, input binary or decimal ones.
+Output has binary units. Input may have binary or decimal units.
 """
 
 import re
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that `text` means: ``2GB``, ``1.5 GiB``, ``800 MB`` or plain bytes.
 
     Raises:
-        UsageError: the text is no size.
+        UsageError: the text is not a size.
     """
     match = _SIZE_TEXT.fullmatch(text)
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
@@ -55,11 +55,11 @@ def parse_size(text: str) -> int:
 _ALIKE_SHARE = 0.01
 
 MAX_SIZE_BYTES = 1 << 63
-"""Sizes from here on, which only damaged files have, are not written as numbers."""
+"""Sizes from this one on are not written as numbers. Only damaged files have them."""
 
 
 def format_size(size: int, *, signed: bool = False) -> str:
-    """Return `size` bytes in MiB or GiB (KiB and bytes below), three digits where they matter."""
+    """Return `size` bytes as text in GiB, MiB, KiB or B, with three digits where they matter."""
     sign = "-" if size < 0 else "+" if signed and size > 0 else ""
     size = abs(size)
     if size >= MAX_SIZE_BYTES:
@@ -76,7 +76,10 @@ def format_size(size: int, *, signed: bool = False) -> str:
 
 
 def format_rate(size: float, *, signed: bool = False) -> str:
-    """Return bytes for each run, second or session as `format_size` does, but ``1.5 KiB``."""
+    """Return bytes for each run, second or session as text.
+
+    It is the text of `format_size`, but a few KiB have a decimal: ``1.5 KiB``.
+    """
     rounded = round(size)
     if not KIB <= abs(rounded) < 9.95 * KIB:
         return format_size(rounded, signed=signed)
@@ -89,10 +92,13 @@ def format_sizes(*sizes: int) -> list[str]:
 
     Two sizes that would look equal but differ by more than a hundredth get a decimal.
     """
-    alike: dict[str, list[int]] = {}
+    sizes_by_text: dict[str, list[int]] = {}
     for size in sizes:
-        alike.setdefault(format_size(size), []).append(size)
-    if all(max(same) - min(same) <= _ALIKE_SHARE * abs(max(same)) for same in alike.values()):
+        sizes_by_text.setdefault(format_size(size), []).append(size)
+    if all(
+        max(same_text) - min(same_text) <= _ALIKE_SHARE * abs(max(same_text))
+        for same_text in sizes_by_text.values()
+    ):
         return [format_size(size) for size in sizes]
     return [
         f"{size / MIB:,.1f} MiB" if 10 * MIB <= abs(size) < GIB else format_size(size)
@@ -101,9 +107,10 @@ def format_sizes(*sizes: int) -> list[str]:
 
 
 def format_limit(limit: int) -> str:
-    """Return a limit in bytes as `format_size` does; in MB or GB too if it was given so.
+    """Return a limit in bytes as text, as `format_size` does.
 
-    A small limit in MB has a decimal, so that a size just above it is not shown as the same.
+    A limit that is round in MB or GB is also shown in that unit. A small one has a decimal, so that
+    a size just above it is not shown as the same.
     """
     if limit % (1000**2 // 10) or limit % MIB == 0:
         return format_size(limit)
@@ -115,8 +122,10 @@ def format_limit(limit: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return `seconds` as text: ``1.9 s``, ``28 ms``, ``410 µs``, ``2 min 05 s``, ``3 h 10 min``,
-    ``3 days``."""
+    """Return `seconds` as text.
+
+    Examples: ``410 µs``, ``28 ms``, ``1.9 s``, ``2 min 05 s``, ``3 h 10 min``, ``3 days``.
+    """
     # Each bound is where rounding would reach the next unit.
     if seconds >= 47.99 * 3600:
         return f"{seconds / 86400:.0f} days"
@@ -124,8 +133,8 @@ def format_duration(seconds: float) -> str:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes:02d} min"
     if seconds >= 119.5:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest:02d} s"
+        minutes, remaining_s = divmod(round(seconds), 60)
+        return f"{minutes} min {remaining_s:02d} s"
     if seconds >= 9.95:
         return f"{seconds:.0f} s"
     if seconds >= 0.9995:
@@ -145,7 +154,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds that `text` means: ``500ms``, ``5s``, ``10min``, ``2h`` or seconds.
 
     Raises:
-        UsageError: the text is no duration above 0.
+        UsageError: the text is not a duration above 0.
     """
     match = _DURATION_TEXT.fullmatch(text)
     factor = _DURATION_UNITS.get(match[2]) if match else None
@@ -171,25 +180,25 @@ def two_groups(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]] | No
     return ordered[:split], ordered[split:]
 
 
-def plural(count: int, singular: str, several: str = "") -> str:
+def plural(count: int, singular: str, plural_noun: str = "") -> str:
     """Return the noun for `count` things: ``weight``, ``weights``."""
-    return singular if count == 1 else several or f"{singular}s"
+    return singular if count == 1 else plural_noun or f"{singular}s"
 
 
-def counted(count: int, singular: str, several: str = "") -> str:
+def counted(count: int, singular: str, plural_noun: str = "") -> str:
     """Return `count` with its noun: ``1 weight``, ``1,200 weights``."""
-    return f"{count:,} {plural(count, singular, several)}"
+    return f"{count:,} {plural(count, singular, plural_noun)}"
 
 
 def some_of(names: Sequence[str], limit: int | None = None, separator: str = ", ") -> str:
     """Return the first few of `names`, and how many more there are: ``a, b, c and 12 more``.
 
-    Without a `limit`, there are fewer of long names, but one at least.
+    Without a `limit`, fewer names are listed if they are long, but at least one.
     """
     if limit is None:
         limit = MAX_LISTED_NAMES
         while limit > 1 and len(separator.join(names[:limit])) > MAX_LISTED_LENGTH:
             limit -= 1
-    listed = separator.join(names[:limit])
-    more = len(names) - limit
-    return f"{listed} and {more:,} more" if more > 0 else listed
+    listed_names = separator.join(names[:limit])
+    omitted_count = len(names) - limit
+    return f"{listed_names} and {omitted_count:,} more" if omitted_count > 0 else listed_names

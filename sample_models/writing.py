@@ -76,7 +76,7 @@ def _write_embedded(model: onnx.ModelProto, weights: dict[str, Tensor], path: Pa
     if (size := _length(pieces)) > EMBEDDED_LIMIT:
         raise UsageError(
             f"{path}: {size / 1e6:,.0f} MB is more than the 2 GB limit of an ONNX file; "
-            "add --external to keep the weights in a file beside it."
+            "add --external to keep the weights in a file next to it."
         )
     with _replacing(path) as file:
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Public figures beside ours, as ratios, and what is to be said of the two."""
+"""Public figures next to ours, as ratios, and what is to be said of the two."""
 
 import textwrap
 from collections.abc import Callable, Sequence

@@ -13,7 +13,6 @@ from benchmarks.reproduced.versions import (
     load,
     on_versions,
     peak,
-    phases_table,
     resident,
     steady,
     steps,
@@ -59,12 +58,6 @@ def measure(setting: Setting) -> tuple[str, Part]:
         "DequantizeLinear + MatMul as a multiple of MatMulNBits, weights external:",
         _ratios(qdq, nbits),
     ]
-    for title, found in (
-        ("`qdq_matmul`, weights external", qdq),
-        ("`matmul_nbits`, weights external", nbits),
-        ("`qdq_matmul`, weights embedded", embedded),
-    ):
-        tables += [f"{title}, MB above the baseline:", phases_table(found)]
     part = Part(claims=claims, remarks=_remarks(qdq, nbits, embedded), tables=tables)
     return SOURCE.format(megabytes=MEGABYTES * setting.scale), part
 

@@ -8,7 +8,6 @@ from benchmarks.reproduced.versions import (
     causes,
     on_versions,
     peak_in,
-    phases_table,
     steady,
     steps,
 )
@@ -32,18 +31,14 @@ _STEADY = {_FIRST: 6.7, _BEFORE: 6.5, _AFTER: 4.7}
 
 
 def measure(setting: Setting) -> tuple[str, Part]:
-    """Measure it on all versions, with its weights outside the file and inside."""
+    """Measure it on all versions, with its weights outside the file."""
     external = on_versions("phi_like", MEGABYTES, setting, external=True, dims={"tokens": TOKENS})
-    embedded = on_versions("phi_like", MEGABYTES, setting, dims={"tokens": TOKENS})
     claims = [
         *steps(external, "peak of optimization", _PEAKS, "GB", peak_in(*OPTIMIZATION)),
         *steps(external, "afterwards", _STEADY, "GB", steady),
     ]
-    part = Part(claims=claims, remarks=_remarks(external))
-    for title, found in (("external", external), ("embedded", embedded)):
-        part.tables += [f"`phi_like`, weights {title}, MB above the baseline:", phases_table(found)]
     source = SOURCE.format(megabytes=MEGABYTES * setting.scale, tokens=TOKENS)
-    return source, part
+    return source, Part(claims=claims, remarks=_remarks(external))
 
 
 def _remarks(found: Runtimes) -> list[str]:

@@ -1,7 +1,7 @@
 """A weight that one branch of an If gathers and the other one multiplies by, transposed."""
 
 from benchmarks.reproduced.claims import Part, Setting
-from benchmarks.reproduced.versions import causes, on_versions, phases_table, resident, steps
+from benchmarks.reproduced.versions import causes, on_versions, resident, steps
 
 TITLE = "A tied weight in the branches of an If"
 SOURCE = (
@@ -18,6 +18,5 @@ def measure(setting: Setting) -> tuple[str, Part]:
     """Measure it on all versions."""
     found = on_versions("tied_if", MEGABYTES, setting)
     claims = steps(found, "resident in the end", _STEPS, "MB", resident)
-    tables = ["`tied_if`, MB above the baseline:", phases_table(found)]
-    part = Part(claims=claims, remarks=causes(found, ("steady",)), tables=tables)
+    part = Part(claims=claims, remarks=causes(found, ("steady",)))
     return SOURCE.format(megabytes=MEGABYTES * setting.scale), part

@@ -6,14 +6,12 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import NamedTuple
 
-from benchmarks.readme import table
 from benchmarks.reproduced.claims import Claim, Setting, quotient
 from memdiag.api.compare import compare
 from memdiag.model.model_file import open_model
 from memdiag.records.comparison import (
     Comparison,
     ComparisonColumn,
-    MeasuredBytes,
     MeasuredSeconds,
     Metric,
 )
@@ -26,7 +24,6 @@ VERSIONS = ("1.19.2", "1.20.1", "1.22.1", "1.23.2", "1.24.4")
 
 RUNS = 3
 OPTIMIZATION: tuple[PhaseName, ...] = ("optimize", "constant_fold")
-_PHASES: tuple[PhaseName, ...] = ("parse", *OPTIMIZATION, "initialize", "prepack")
 _WORTH_SAYING = 0.02
 
 
@@ -131,29 +128,6 @@ def steps(
     return claims
 
 
-def phases_table(found: Runtimes) -> str:
-    """Return a table of the peaks by phase, of what is steady, and of session creation."""
-    rows = []
-    for column in found.comparison.columns:
-        if column.measured is None:
-            blank = [""] * (len(_PHASES) + 2)
-            rows.append([column.label, f"{column.status}: {column.message}", *blank])
-            continue
-        cells = [_number(peak_in(phase)(column)) for phase in _PHASES]
-        measured = column.measured
-        rows.append(
-            [
-                column.label,
-                *cells,
-                _spread(measured.peak),
-                _spread(measured.steady),
-                seconds(measured.load),
-            ]
-        )
-    head = ["onnxruntime", *(f"`{name}`" for name in _PHASES), "peak", "steady", "load, s"]
-    return table(head, rows)
-
-
 def causes(found: Runtimes, metrics: Iterable[Metric]) -> list[str]:
     """Return what changed from each version to the next beyond doubt, and why, in sentences."""
     sentences = []
@@ -178,11 +152,3 @@ def in_words(before: float, after: float, unit: str) -> str:
 def seconds(found: MeasuredSeconds) -> str:
     """Return a median and its spread."""
     return f"{found.median:.2f} ({found.low:.2f}–{found.high:.2f})"
-
-
-def _number(value: float) -> str:
-    return "" if isnan(value) else f"{value:.0f}"
-
-
-def _spread(found: MeasuredBytes) -> str:
-    return f"{found.median / MB:.0f} ({found.low / MB:.0f}–{found.high / MB:.0f})"

@@ -1,7 +1,7 @@
 """Export the example's models: ``python export.py`` as they were, ``python export.py folded``.
 
 `decoder` is the head of a language model: its weight is looked up (Gather) and multiplied by,
-transposed. An exporter that folds constants stores the transposed weight beside the first one.
+transposed. An exporter that folds constants stores the transposed weight next to the first one.
 `branches` has each use in a branch of an If, where it is the runtime that folds.
 """
 

@@ -1,1 +1,1 @@
-"""Use cases: each takes paths and options and returns a record; none of them prints."""
+"""Use cases: functions that take paths and options and return a record. They print nothing."""

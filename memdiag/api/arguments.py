@@ -7,7 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from memdiag.api.inputs import ArrayOrFile, read_given
+from memdiag.api.inputs import ArrayOrFile, read_given_arrays
 from memdiag.defaults import (
     DEFAULT_PREFILL_TOKENS,
     DEFAULT_RUNS,
@@ -31,7 +31,7 @@ def model_path(model: Any) -> Path:
     """Return the path of a model.
 
     Raises:
-        UsageError: `model` is not a path, or one without a name, such as ``.``.
+        UsageError: `model` is not a path, or is a path without a name, such as ``.``.
     """
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"{model!r} is not a path. Pass the path of one model: 'model.onnx'.")
@@ -45,7 +45,7 @@ def deadline_after(time_limit_s: float | None) -> Deadline:
     """Return the deadline of a command that starts now.
 
     Raises:
-        UsageError: the limit leaves no time.
+        UsageError: the limit is not greater than 0.
     """
     if time_limit_s is None:
         return Deadline()
@@ -55,7 +55,7 @@ def deadline_after(time_limit_s: float | None) -> Deadline:
 
 
 def program_advice(name: str) -> str:
-    """Return the advice for a program `name` that cannot be started."""
+    """Return what to do if the program `name` cannot be started."""
     if name.endswith(".py"):
         return f"Start it with Python: python {name}."
     return "Check its name, and that it is a program."
@@ -85,7 +85,7 @@ def input_config(
         )
     return InputConfig(
         dims={name: int(size) for name, size in (dims or {}).items()},
-        arrays=read_given(inputs or {}),
+        arrays=read_given_arrays(inputs or {}),
         runs=runs if run else None,
         generation=generation,
     )
@@ -99,13 +99,14 @@ def generation_config(
     genai: GenaiConfig | None = None,
     runs: int = DEFAULT_RUNS,
 ) -> GenerationConfig | None:
-    """Return the generation that the arguments of `memdiag.profile` ask for; None if they do not.
+    """Return the generation that the arguments of `memdiag.profile` ask for; None if they ask for
+    none.
 
     A model for onnxruntime-genai is always run as a generation, with the cache that its
     configuration `genai` names.
 
     Raises:
-        UsageError: an argument is not of its type, or not at least 1; or `runs` are given as well.
+        UsageError: an argument is not of its type or is less than 1, or `runs` are given, too.
     """
     check_names("feed", feed, "present.*=past_key_values.*")
     if not feed and steps is None and prefill is None and genai is None:
@@ -130,7 +131,7 @@ def child_process_limits(
     """Return the time and memory limits of a child process.
 
     Raises:
-        UsageError: a limit leaves no time or no memory.
+        UsageError: a limit is not greater than 0.
     """
     if not timeout_s > 0:
         raise ArgumentError(f"{{timeout_s}} must be greater than 0, not {timeout_s:g}.")
@@ -150,7 +151,7 @@ def check_at_least_one(argument: str, number: int | None) -> None:
 
 
 def check_by_name(dims: Any) -> None:
-    """Check that `dims` is a mapping or None, whatever its values are.
+    """Check that `dims` is a mapping or None. Its values are not checked.
 
     Raises:
         UsageError: it is neither.

@@ -35,7 +35,7 @@ class BaselineUpdate:
     """An entry of a baseline that can be written.
 
     Attributes:
-        path: the file of the baseline.
+        path: the baseline file.
         model: the model, as the file names it.
         machine: the class of machine.
         entry: the new entry.
@@ -49,7 +49,7 @@ class BaselineUpdate:
     tolerance: float | None
 
     def write(self) -> BaselineStatus:
-        """Write the entry, unless the file has about the same one; return the change.
+        """Write the entry, unless it hardly differs from the entry in the file; return the change.
 
         Raises:
             RecordError: the file is not a baseline.
@@ -63,9 +63,9 @@ class BudgetResult:
     """A profile that was compared with a budget and a baseline.
 
     Attributes:
-        profile: the profile with its judgement; without one if the model did not complete.
-        incomparable: why the baseline was not compared, although there is one; empty otherwise.
-        update: the update of the baseline, if it was asked for and the budget is not exceeded.
+        profile: the profile with its judgement; without a judgement if the model did not complete.
+        incomparable: why a baseline that exists was not compared; empty otherwise.
+        update: the update of the baseline, if one was asked for and the budget is not exceeded.
     """
 
     profile: Profile
@@ -79,7 +79,10 @@ class BudgetResult:
 
 
 def with_pinned_malloc(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` for a child with reproducible figures; its own variables stay."""
+    """Return `environment` with the variables that make a child's figures reproducible.
+
+    Variables that `environment` already has keep their values.
+    """
     return {**PINNED_ENVIRONMENT, **environment}
 
 
@@ -93,7 +96,7 @@ def check_budget(
     repeats: int = BUDGET_REPEATS,
     update_option: str = UPDATE_OPTION,
 ) -> BudgetResult:
-    """Profile a model and compare it with `budget`, and with its `baseline` if that exists.
+    """Profile a model and compare it with `budget`, and with its `baseline` if there is one.
 
     One process is enough if nothing is exceeded. If a limit is exceeded, and for an update of the
     baseline, the figures are aggregated over several processes.
@@ -102,7 +105,7 @@ def check_budget(
         run_profile: profiles the model.
         budget: the limits.
         model: the name of the model, for messages.
-        baseline: the file of the baseline.
+        baseline: the baseline file.
         update: prepare an update of the baseline instead of comparing with it.
         repeats: number of fresh processes to aggregate.
         update_option: the option that updates a baseline, for messages.
@@ -118,17 +121,17 @@ def check_budget(
         require_writable(baseline)
     saved_baseline = read_baseline(baseline) if baseline else None
     if not budget.limits and saved_baseline is None and not update:
-        others = _other_baselines(baseline, model) if baseline else ""
+        other_baselines = _other_baselines_clause(baseline, model) if baseline else ""
         raise UsageError(
-            f"{model}: there is no budget or baseline{others}. Give a budget such as peak=1.2GB, or"
-            f" write a baseline ({update_option})."
+            f"{model}: there is no budget or baseline{other_baselines}. Give a budget such as"
+            f" peak=1.2GB, or write a baseline ({update_option})."
         )
-    first = run_profile(True)
-    if not first.outcome.completed:
-        return BudgetResult(profile=first)
-    machine = first.environment.machine
+    first_profile = run_profile(True)
+    if not first_profile.outcome.completed:
+        return BudgetResult(profile=first_profile)
+    machine = first_profile.environment.machine
     entry = saved_baseline.machines.get(machine) if saved_baseline and not update else None
-    profiles = [first]
+    profiles = [first_profile]
     judgement = judge_budget(profiles, budget, entry=entry, update_option=update_option)
     if (update or not judgement.is_met) and repeats > 1:
         for _ in range(repeats - 1):
@@ -154,7 +157,7 @@ def check_budget(
         notes.append(incomparable)
     judgement = msgspec.structs.replace(judgement, notes=tuple(notes))
     return BudgetResult(
-        profile=msgspec.structs.replace(first, judgement=judgement),
+        profile=msgspec.structs.replace(first_profile, judgement=judgement),
         incomparable=incomparable,
         update=new_entry,
     )
@@ -164,14 +167,18 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
     """Refuse to overwrite a baseline of another model or configuration with `profile`.
 
     Raises:
-        UsageError: the file at `path` is of another model, or was measured with other options.
+        UsageError: the baseline at `path` is of another model, or was measured with other options.
         RecordError: the file is not a baseline.
     """
     saved_baseline = read_baseline(path)
-    before = saved_baseline.machines.get(profile.environment.machine) if saved_baseline else None
+    saved_entry = (
+        saved_baseline.machines.get(profile.environment.machine) if saved_baseline else None
+    )
     if saved_baseline is not None and Path(saved_baseline.model).name != Path(model).name:
         owner = saved_baseline.model
-    elif before is not None and (changed_settings := condition_differences(before, profile)):
+    elif saved_entry is not None and (
+        changed_settings := condition_differences(saved_entry, profile)
+    ):
         owner = f"another configuration (this run had {'; '.join(changed_settings)})"
     else:
         return
@@ -180,23 +187,27 @@ def refuse_other_configuration(path: Path, model: str, profile: Profile) -> None
     )
 
 
-def _other_baselines(path: Path, model: str) -> str:
+def _other_baselines_clause(path: Path, model: str) -> str:
     """Return a clause that names the baselines of `model` next to the missing file `path`."""
     start = f"{Path(model).name}."
     names = [file.name for file in sorted(path.parent.glob("*.json"))]
     # A file is named after the model and the options that differ from the defaults.
-    others = [
+    baseline_texts = [
         f"{name} ({name.removeprefix(start).removesuffix('json').rstrip('.') or 'the defaults'})"
         for name in names
         if name.startswith(start)
     ]
-    if not others:
+    if not baseline_texts:
         return ""
-    here = Path.cwd()
-    folder = path.parent.relative_to(here) if path.is_relative_to(here) else path.parent
+    current_folder = Path.cwd()
+    folder = (
+        path.parent.relative_to(current_folder)
+        if path.is_relative_to(current_folder)
+        else path.parent
+    )
     return (
         f" for these options. Baselines for other options in {folder}:"
-        f" {some_of(others, MAX_OTHER_BASELINES)}"
+        f" {some_of(baseline_texts, MAX_OTHER_BASELINES)}"
     )
 
 

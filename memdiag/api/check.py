@@ -1,4 +1,4 @@
-"""The use case of ``memdiag check``: findings in models without a run."""
+"""The use case of ``memdiag check``: findings in models that are not run."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ class RuleSelection:
     Attributes:
         select: rules by code, prefix of a code (``MD1``), or name; all if empty.
         ignore: rules to skip.
-        min_bytes: findings that cost fewer bytes, at steady state and at the peak, are skipped;
-            findings that cost no bytes are not.
+        min_bytes: findings that cost fewer bytes, both at steady state and at the peak, are
+            skipped. Findings that cost no bytes are reported.
         chosen: the detectors of the rules to run.
 
     Raises:
@@ -59,13 +59,15 @@ class RuleSelection:
     def __post_init__(self) -> None:
         if self.min_bytes < 0:
             raise UsageError("min_bytes must be 0 or greater.")
-        wanted = (
+        selected_codes = (
             _rule_codes(self.select)
             if self.select
             else {detector.rule.code for detector in model_detectors()}
         )
-        wanted -= _rule_codes(self.ignore)
-        chosen = tuple(detector for detector in model_detectors() if detector.rule.code in wanted)
+        selected_codes -= _rule_codes(self.ignore)
+        chosen = tuple(
+            detector for detector in model_detectors() if detector.rule.code in selected_codes
+        )
         object.__setattr__(self, "chosen", chosen)
 
     def keeps(self, finding: Finding) -> bool:
@@ -83,13 +85,13 @@ def check(
     min_bytes: int = DEFAULT_MIN_BYTES,
     dims: Mapping[str, int] | None = None,
 ) -> Findings:
-    """Return the wasted memory in `model` under ONNX Runtime, the costliest first, without a run.
+    """Return the findings of wasted memory in `model`, the costliest first, without running it.
 
     Args:
         model: the ONNX file.
         for_onnxruntime: the release to predict for, such as ``1.24.4``; the installed one if None.
         select: codes, prefixes of codes, or names of rules to run; all if empty.
-        ignore: rules to skip, likewise.
+        ignore: codes, prefixes of codes, or names of rules to skip.
         min_bytes: skip findings that cost fewer bytes.
         dims: sizes of free dimensions by name, for rules about activations.
 
@@ -100,10 +102,10 @@ def check(
     path = model_path(model)
     check_dims(dims)
     selection = RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes)
-    # A collection would visit all nodes and weights of the model, which are no garbage.
-    with collection_disabled(), open_model(path) as opened:
-        check_dim_names(opened.graph, opened.functions, dims or ())
-        ctx = analysis_context(opened, release_to_predict(for_onnxruntime), dims=dims)
+    # A collection would visit all nodes and weights of the model, none of which is garbage.
+    with collection_disabled(), open_model(path) as model_file:
+        check_dim_names(model_file.graph, model_file.functions, dims or ())
+        ctx = analysis_context(model_file, release_to_predict(for_onnxruntime), dims=dims)
         return Findings(_estimated_waste(ctx, selection))
 
 
@@ -115,10 +117,10 @@ def check_models(
     dims: Mapping[str, int] | None = None,
     on_model: Callable[[Path], None] | None = None,
 ) -> Check:
-    """Return the findings in all `models`; `on_model` is called before each is examined.
+    """Return the findings in all `models`; `on_model` is called before each model is examined.
 
-    A model that cannot be read is in the result with its error. A dimension that only other models
-    have is ignored.
+    A model that cannot be read is in the result with its error. For a model without a dimension
+    that `dims` name, this dimension is ignored.
 
     Raises:
         UsageError: there is no such version, it is older than 1.24, or no model has a dimension
@@ -126,45 +128,47 @@ def check_models(
     """
     started = time.perf_counter()
     runtime = release_to_predict(for_onnxruntime)
-    checked: list[CheckedModel] = []
-    misnamed: dict[str, UsageError] = {}
-    named: set[str] = set()
+    checked_models: list[CheckedModel] = []
+    error_by_name: dict[str, UsageError] = {}
+    dim_names: set[str] = set()
     findings: list[Finding] = []
     for path in map(Path, models):
         if on_model is not None:
             on_model(path)
         try:
-            with collection_disabled(), open_model(path) as opened:
+            with collection_disabled(), open_model(path) as model_file:
                 for name in dims or ():
                     try:
-                        check_dim_names(opened.graph, opened.functions, [name])
-                        named.add(name)
+                        check_dim_names(model_file.graph, model_file.functions, [name])
+                        dim_names.add(name)
                     except UsageError as problem:
-                        misnamed.setdefault(name, problem)
-                ctx = analysis_context(opened, runtime, dims=dims)
+                        error_by_name.setdefault(name, problem)
+                ctx = analysis_context(model_file, runtime, dims=dims)
                 waste = _estimated_waste(ctx, selection)
-                checked.append(_checked_model(opened, ctx.sizes, tuple(dict.fromkeys(ctx.notes))))
+                checked_models.append(
+                    _checked_model(model_file, ctx.sizes, tuple(dict.fromkeys(ctx.notes)))
+                )
         except ModelError as error:
-            checked.append(CheckedModel(path=path_text(path), error=str(error)))
+            checked_models.append(CheckedModel(path=path_text(path), error=str(error)))
         else:
             findings += waste
-    for name, unknown in misnamed.items():
-        if name not in named:
-            raise unknown
+    for name, name_error in error_by_name.items():
+        if name not in dim_names:
+            raise name_error
     return Check(
         schema=CHECK_SCHEMA,
         onnxruntime=str(runtime),
-        models=tuple(checked),
+        models=tuple(checked_models),
         findings=tuple(findings),
         duration_s=round(time.perf_counter() - started, 6),
     )
 
 
 def wastes_memory(check: Check) -> bool:
-    """Return whether a finding of `check` costs memory; others cost only time, or advise."""
+    """Return whether a finding of `check` costs memory: others cost only time, or are advice."""
     rules = [detector.rule for detector in model_detectors()]
-    spared = {rule.code for rule in rules if rule.costs == "time" or rule.is_advisory}
-    return any(finding.rule not in spared for finding in check.findings)
+    codes_without_memory = {rule.code for rule in rules if rule.costs == "time" or rule.is_advisory}
+    return any(finding.rule not in codes_without_memory for finding in check.findings)
 
 
 def analysis_context(
@@ -175,13 +179,13 @@ def analysis_context(
     max_read_bytes: int | None = None,
     block: int = NCHWC_BLOCK,
 ) -> AnalysisContext:
-    """Return an open model under `runtime`, for `find_waste`.
+    """Return the context in which `find_waste` examines an open model under `runtime`.
 
-    If the files of the model have more than `max_read_bytes` on disk, no weight is read. `block` is
+    If the files of the model take more than `max_read_bytes` on disk, no weight is read. `block` is
     the number of channels of a block of convolutions.
     """
-    stored = sum(map(_stored_bytes, model_file.files))
-    reads_weights = max_read_bytes is None or stored <= max_read_bytes
+    stored_bytes = sum(map(_stored_bytes, model_file.files))
+    reads_weights = max_read_bytes is None or stored_bytes <= max_read_bytes
     sizes = dims_by_name(model_file.graph, model_file.functions, dims or {})
     ctx = AnalysisContext(
         model_file, runtime, sizes=sizes, reads_weights=reads_weights, block=block
@@ -191,8 +195,8 @@ def analysis_context(
         ctx.notes.append(newer_release)
     if not reads_weights:
         ctx.notes.append(
-            f"the {format_size(stored)} of weights were not compared with each other or searched"
-            " for denormals, as the run did not complete; memdiag check does so"
+            f"the {format_size(stored_bytes)} of weights were not compared with each other or"
+            " searched for denormals, as the run did not complete; memdiag check does so"
         )
     return ctx
 
@@ -201,25 +205,27 @@ def find_waste(
     ctx: AnalysisContext, selection: RuleSelection
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings in an open model, the costliest first, and notes."""
-    model = ctx.model_file
+    model_file = ctx.model_file
     findings: list[Finding] = []
     for detector in selection.chosen:
         try:
             findings_of_rule = list(detector.detect(ctx))
-            model.release()
-        except ModelError as error:  # its file changed, or is damaged in a part read only now
+            model_file.release()
+        except ModelError as error:  # the file changed, or a part that is read only now is damaged
             ctx.notes.append(f"rule {detector.rule.name} could not check this model: {error}")
-        except Exception as error:  # a defect of one rule must not lose the others, or a profile
+        except (
+            Exception
+        ) as error:  # a defect of one rule must not lose other findings, or a profile
             ctx.notes.append(rule_defect_note(detector.rule.name, "model", error))
         else:
             findings += filter(selection.keeps, findings_of_rule)
-        if model.has_shrunk:
+        if model_file.has_shrunk:
             break
         trim_heap()
-    if model.is_ort_format:
+    if model_file.is_ort_format:
         findings = [*map(_ort_format_finding, findings)]
     findings.sort(key=_finding_cost_order)
-    return findings_with_paths(findings, model, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
+    return findings_with_paths(findings, model_file, ctx.graphs), tuple(dict.fromkeys(ctx.notes))
 
 
 def _estimated_waste(ctx: AnalysisContext, selection: RuleSelection) -> tuple[Finding, ...]:
@@ -260,11 +266,12 @@ def _bytes_at_peak(finding: Finding) -> int:
 
 
 def _estimated_peak(ctx: AnalysisContext, findings: Sequence[Finding]) -> int | None:
-    """Return the estimated peak at the given or usual sizes; None if no finding needs it."""
+    """Return the estimated peak in bytes, at the given or usual sizes; None if no finding needs
+    it."""
     if not any(map(_bytes_at_peak, findings)):
         return None
     try:
-        sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
+        sizes = choose_dimensions(ctx.model_file, ctx.sizes).by_name
         return SessionEstimate(ctx, EstimatedSettings()).most_probable(sizes).peak_bytes
     except Exception as error:  # a defect of the estimate must not lose the findings
         ctx.notes.append(f"the peak could not be estimated ({defect_reason(error)})")
@@ -277,7 +284,7 @@ def _finding_cost_order(finding: Finding) -> tuple[int, int, str, tuple[str, ...
 
 
 def _stored_bytes(path: Path) -> int:
-    """Return the size of a file on disk, without holes."""
+    """Return the bytes that a file takes on disk, without holes; 0 if it cannot be read."""
     try:
         status = path.stat()
     except OSError:
@@ -287,7 +294,7 @@ def _stored_bytes(path: Path) -> int:
 
 
 def _rule_codes(names: Iterable[str]) -> set[str]:
-    """Return the codes of the rules with `names`, which are names, codes or prefixes of codes.
+    """Return the codes of the rules that `names` select: names, codes or prefixes of codes.
 
     Raises:
         UsageError: there is no such rule.
@@ -334,11 +341,10 @@ def _model_dimensions(model_file: ModelFile, dims: Mapping[str, int]) -> tuple[D
         for axes_of_input in free_axes(model_file.graph).values()
         for axis in axes_of_input or ()
     ]
-    own = {
-        axis.key: dims[axis.key] for axis in axes if axis.key in dims
-    }  # the others are of other models
+    # The other sizes in `dims` belong to other models.
+    dims_of_model = {axis.key: dims[axis.key] for axis in axes if axis.key in dims}
     try:
-        plans = plan_inputs(model_file, dims=own, given={})
+        plans = plan_inputs(model_file, dims=dims_of_model, given={})
     except UsageError:
-        return ()  # an input that cannot be made, such as a map
-    return chosen_dimensions(model_file, plans, own, {})
+        return ()  # an input that cannot be generated, such as a map
+    return chosen_dimensions(model_file, plans, dims_of_model, {})

@@ -70,40 +70,41 @@ def compare(
     on_progress: OnProgress | None = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
-    """Measure versions, optimizers or models as columns; return their differences, with causes.
+    """Measure versions, optimizers or models as columns; return their differences and the causes.
 
-    All columns run in turn with the same inputs, each time in a fresh process; outputs and latency
-    are compared with the first column. The column of a session that fails, hangs or is not
-    available has the reason.
+    All columns run in turn with the same inputs, each time in a fresh process. Outputs and latency
+    are compared with the first column. If a session fails, hangs or is not available, its column
+    has the reason.
 
     Args:
         paths: one model for versions or optimizers; otherwise several models, or several saved
             profiles (``.json``, or the folders with them), which need neither the models nor
-            onnxruntime. A list of paths is accepted as well.
+            onnxruntime. A list of paths is accepted, too.
         onnxruntime: versions such as ``1.24.4``, ``latest``, and paths of interpreters or folders
             of environments that have onnxruntime; the columns are in the order of the versions.
         optimizers: names of optimizers, or ``all``; the original is the first column.
         bisect: find the version in which this figure changed, between the oldest and the newest of
-            `onnxruntime`, or among all versions. ``growth`` is that of memory in use over many
-            runs, as `leak` judges it.
-        runs: number of runs after the first one, in each process; by default 10, but after the
-            first process of each column only until memory no longer changes. To bisect growth: the
-            number of runs by which it is judged, 40 or more; by default up to 1,000 within a
-            minute.
-        repeats: number of fresh processes for each column. By default 2, and up to 5 where these
-            do not show clearly whether memory or load time differs.
+            `onnxruntime`, or among all versions. ``growth`` is the growth of memory in use over
+            many runs, as `leak` judges it.
+        runs: number of runs after the first one, in each process. By default 10 in the first
+            process of each column; in later processes only until memory no longer changes. To
+            bisect growth: the number of runs by which it is judged, 40 or more; by default up to
+            1,000 within a minute.
+        repeats: number of fresh processes for each column. By default 2, and up to 5 if these do
+            not show clearly whether memory or load time differs.
         xray: identify the owner of every resident byte, for the causes of differences.
-        time_limit_s: seconds after which what was measured until then is returned; optimizers get
-            at most a third of it.
+        time_limit_s: seconds after which the measurement ends and its result so far is returned;
+            optimizers get at most a third of this time.
         on_progress: called with the current step, in a few words.
         options: see `takes_options`.
 
     Raises:
         UsageError: an argument does not fit, or there is nothing to compare.
-        ModelError: a model is missing or has changed, or the one model cannot be read.
+        ModelError: a model is missing or has changed, or the model for versions or optimizers
+            cannot be read.
         RecordError: a saved profile cannot be read.
         MeasurementError: no child could be started.
-        ProvisionError: the newest version is an end of the range to bisect, and is not known.
+        ProvisionError: ``latest`` is an end of the range to bisect, and is not known.
     """
     started = time.perf_counter()
     values = options_with_defaults(CompareOptions, options)
@@ -211,12 +212,12 @@ def _end_notes(side_by_side: SideBySide) -> list[str]:
     """Return a note if the measurement ended early."""
     if side_by_side.ended_by == "completion":
         return []
-    reason = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
-    return [f"{reason[side_by_side.ended_by]}: what was measured until then is listed"]
+    reason_by_end = {"interrupt": "interrupted", "time_limit": "the time limit was reached"}
+    return [f"{reason_by_end[side_by_side.ended_by]}: what was measured until then is listed"]
 
 
 def _compared_paths(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
-    """Return the paths of the files, given one by one or in a list.
+    """Return the paths of the files, which are given as arguments or as a list.
 
     Raises:
         UsageError: an argument is neither a path nor a list of paths.
@@ -284,11 +285,11 @@ def _comparison_kind(
     Raises:
         UsageError: the arguments contradict each other, or there is nothing to compare.
     """
-    is_saved = [path.suffix == ".json" or path.is_dir() for path in files]
-    versions = bool(onnxruntime or bisect)
+    are_saved = [path.suffix == ".json" or path.is_dir() for path in files]
+    compares_versions = bool(onnxruntime or bisect)
     if not files:
         raise UsageError("no model was given. Name one model, several models, or saved profiles.")
-    if any(is_saved) and not all(is_saved):
+    if any(are_saved) and not all(are_saved):
         raise UsageError("models cannot be compared with saved profiles. Profile the models first.")
     if bisect is not None and bisect not in get_args(BisectedMetric):
         raise UsageError(
@@ -296,13 +297,13 @@ def _comparison_kind(
         )
     if bisect is not None and runtimes.versions_and_environments(onnxruntime)[1]:
         raise ArgumentError("{bisect} is between versions. Name no environments.")
-    if versions and optimizers:
+    if compares_versions and optimizers:
         raise UsageError("versions and optimizers cannot be compared together. Choose one.")
-    if (versions or optimizers) and (len(files) > 1 or all(is_saved)):
+    if (compares_versions or optimizers) and (len(files) > 1 or all(are_saved)):
         raise UsageError(
             "versions and optimizers are compared on one model. Name one, or use memdiag sweep."
         )
-    if versions:
+    if compares_versions:
         return "onnxruntime"
     if optimizers:
         return "optimizers"
@@ -311,7 +312,7 @@ def _comparison_kind(
             f"{files[0]}: there is nothing to compare it with. Name another one, or give"
             " {onnxruntime} or {optimizers}."
         )
-    return "profiles" if all(is_saved) else "models"
+    return "profiles" if all(are_saved) else "models"
 
 
 def _saved_columns(files: Sequence[Path]) -> list[ComparisonColumn]:
@@ -341,14 +342,14 @@ def _comparison_record(
     started: float,
 ) -> Comparison:
     """Return the record, with the differences between columns that were measured."""
-    measured = [column for column in columns if column.measured is not None]
-    with_first = ((measured[0], column) for column in measured[1:])
-    pairs = pairwise(measured) if kind == "onnxruntime" else with_first
+    measured_columns = [column for column in columns if column.measured is not None]
+    pairs_with_first = ((measured_columns[0], column) for column in measured_columns[1:])
+    pairs = pairwise(measured_columns) if kind == "onnxruntime" else pairs_with_first
     changes: list[FigureChange] = []
     copies: list[CopyChange] = []
     all_notes = list(dict.fromkeys(notes))
     for before, after in pairs:
-        comparable = _comparable_figures(kind, before, after, first=measured[0])
+        comparable = _comparable_figures(kind, before, after, first=measured_columns[0])
         if kind == "profiles":
             all_notes += [f"{before.label}, {after.label}: {note}" for note in comparable.notes]
         note = undecided_note(before, after, comparable, are_saved=kind == "profiles")
@@ -356,7 +357,7 @@ def _comparison_record(
         new_changes, new_copies = changes_of(before, after, comparable)
         changes += new_changes
         copies += new_copies
-    all_notes += retained_notes(measured)
+    all_notes += retained_notes(measured_columns)
     return Comparison(
         schema=COMPARISON_SCHEMA,
         kind=kind,
@@ -376,7 +377,10 @@ def _comparable_figures(
     *,
     first: ComparisonColumn,
 ) -> ComparableFigures:
-    """Return which figures of two columns can be compared; runs alternate with those of `first`."""
+    """Return which figures of two columns can be compared.
+
+    The runs of each column alternate with the runs of `first` only.
+    """
     if kind == "profiles" and before.profile is not None and after.profile is not None:
         return comparability_of(before.profile, after.profile)
     if before is first or (before.latency is not None and before.latency.pairs):

@@ -60,85 +60,89 @@ def find_comparison_inputs(
 ) -> ComparisonInputs:
     """Return sets of inputs that the model of `job` runs with, saved below `folder`.
 
-    For realistic sizes of the free dimensions (or the first others that run), and for each of
-    `sizes` that runs too: two sets of random values, with flags that choose a branch once true and
-    once false. Inputs that are all given are one set. The contents of generated inputs differ in
-    each run that is measured.
+    There are two sets of random values for realistic sizes of the free dimensions (or for the first
+    other sizes that run), and two for each of `sizes` that also runs. Flags that choose a branch
+    are true in one set and false in the other. If all inputs are given, they are the only set. The
+    contents of generated inputs differ in each run that is measured.
 
-    By default `sizes` are `DEFAULT_SIZES`, or none if `inputs` has sizes: what was asked for is
-    what is measured. With a deadline they are left out if running once with all is expected to take
-    more than `_SHORT_TRIAL` of the time: that follows in each of many processes. So is the second
-    set of realistic sizes, unless its flags differ, if the first takes more.
+    By default `sizes` are `DEFAULT_SIZES`, or none if `inputs` has sizes: then only the requested
+    sizes are measured. With a deadline, `sizes` are left out if running once with all sets is
+    expected to take more than `_SHORT_TRIAL` of the time, since each of many processes will do so.
+    The second set of realistic sizes is left out if the first one alone takes longer, unless the
+    flags of the two sets differ.
     """
-    further = sizes
-    if further is None:
-        further = () if inputs.dims else DEFAULT_SIZES
+    further_sizes = sizes
+    if further_sizes is None:
+        further_sizes = () if inputs.dims else DEFAULT_SIZES
     dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
-    given = inputs.arrays
-    left_out: dict[str, None] = {}
+    given_arrays = inputs.arrays
+    left_out_sizes: dict[str, None] = {}
     is_slow = False
 
     def sets_that_run(realistic: ChosenInputs) -> tuple[InputSet, ...]:
         candidates = [
             candidate
             for number, (text, plans) in enumerate(
-                _sized_input_plans(model_file, dims, given, further, realistic)
+                _sized_input_plans(model_file, dims, given_arrays, further_sizes, realistic)
             )
-            for candidate in _input_sets(plans, given, folder / f"size-{number}", text)
+            for candidate in _input_sets(plans, given_arrays, folder / f"size-{number}", text)
         ]
         feeds = [candidate.feeds for candidate in candidates]
-        first_size = sum(candidate.sizes == candidates[0].sizes for candidate in candidates)
-        work = list(accumulate(map(_feed_file_bytes, feeds)))
-        started, short_s = time.monotonic(), _SHORT_TRIAL * job.limits.deadline.remaining_s
+        first_size_count = sum(candidate.sizes == candidates[0].sizes for candidate in candidates)
+        bytes_until = list(accumulate(map(_feed_file_bytes, feeds)))
+        started, short_trial_s = time.monotonic(), _SHORT_TRIAL * job.limits.deadline.remaining_s
 
-        def is_enough(tried: int) -> bool:
+        def is_enough(tried_count: int) -> bool:
             nonlocal is_slow
-            taken_s = time.monotonic() - started
-            if tried == first_size < len(feeds):
-                taken_s *= work[-1] / max(1, work[tried - 1])
-            elif tried != 1 or len(feeds) == 1 or candidates[1].timed:
+            trial_s = time.monotonic() - started
+            if tried_count == first_size_count < len(feeds):
+                trial_s *= bytes_until[-1] / max(1, bytes_until[tried_count - 1])
+            elif tried_count != 1 or len(feeds) == 1 or candidates[1].timed:
                 return False
-            is_slow = sizes is None and taken_s > short_s
+            is_slow = sizes is None and trial_s > short_trial_s
             return is_slow
 
-        # One child tries all: loading a model takes longer than most runs.
-        trials = inputs_that_run(job, feeds, needs_first=True, is_enough=is_enough)
-        sets = tuple(candidates[index] for index in trials)
-        running = {input_set.sizes for input_set in sets}
-        left_out.clear()
-        left_out.update(
-            (candidate.sizes, None) for candidate in candidates if candidate.sizes not in running
+        # One child tries all sets: loading a model takes longer than most runs.
+        running_indices = inputs_that_run(job, feeds, needs_first=True, is_enough=is_enough)
+        sets = tuple(candidates[index] for index in running_indices)
+        running_sizes = {input_set.sizes for input_set in sets}
+        left_out_sizes.clear()
+        left_out_sizes.update(
+            (candidate.sizes, None)
+            for candidate in candidates
+            if candidate.sizes not in running_sizes
         )
         return sets
 
     chosen = choose_inputs(model_file, inputs)
     sets = sets_that_run(chosen)
     if not sets:
-        others = find_inputs(model_file, job, folder, inputs, first=chosen)
-        sets = sets_that_run(others) if others is not None else ()
-        if others is None or not sets:  # what ran once may not run again if memory is short
-            feeds = save_inputs(chosen.plans, given, folder / "first")
+        other_inputs = find_inputs(model_file, job, folder, inputs, first=chosen)
+        sets = sets_that_run(other_inputs) if other_inputs is not None else ()
+        # Inputs that ran once may not run again if memory is short.
+        if other_inputs is None or not sets:
+            feeds = save_inputs(chosen.plans, given_arrays, folder / "first")
             return ComparisonInputs(trial=try_once(job, feeds))
-        chosen = others
+        chosen = other_inputs
     notes = chosen.notes
-    if left_out:
-        why = "runs are too slow for the time limit" if is_slow else "the model does not run"
-        notes = (*notes, f"not compared with {', '.join(left_out)}: {why}")
+    if left_out_sizes:
+        reason = "runs are too slow for the time limit" if is_slow else "the model does not run"
+        notes = (*notes, f"not compared with {', '.join(left_out_sizes)}: {reason}")
     return ComparisonInputs(sets, chosen.dimensions, notes)
 
 
 def _input_sets(
     plans: Sequence[InputPlan],
-    given: Mapping[str, GivenArray],
+    given_arrays: Mapping[str, GivenArray],
     folder: Path,
     sizes: str,
 ) -> Iterator[InputSet]:
     """Yield the sets of inputs of one size: two of random values, or one if all are given."""
     is_random = any(plan.fill != "given" for plan in plans)
     for seed in (0, 1) if is_random else (0,):
-        arrays = (_planned_array(plan, given, seed) for plan in plans)
+        arrays = (_planned_array(plan, given_arrays, seed) for plan in plans)
         feeds = save_arrays(plans, arrays, folder / f"set-{seed}")
-        flags = _flags_text(plans, given, seed)
+        flags = _flags_text(plans, given_arrays, seed)
         name = ", ".join(part for part in (sizes, flags) if part) or "the inputs of the model"
         yield InputSet(name, tuple(feeds), timed=not seed or bool(flags), sizes=sizes)
 
@@ -146,13 +150,13 @@ def _input_sets(
 def _sized_input_plans(
     model_file: ModelFile,
     dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
-    wanted: Sequence[int],
+    given_arrays: Mapping[str, GivenArray],
+    further_sizes: Sequence[int],
     realistic: ChosenInputs,
 ) -> Iterator[tuple[str, tuple[InputPlan, ...]]]:
-    """Yield the inputs of realistic sizes, and of each of `wanted`, with the sizes as text.
+    """Yield the inputs of realistic sizes, and of each of `further_sizes`, with the sizes as text.
 
-    Images keep their sides: batches of them get the sizes.
+    Images keep their sides; their batches get the sizes.
     """
     yield dimensions_text(realistic.dimensions), realistic.plans
     if all(dimension.source == "given" for dimension in realistic.dimensions):
@@ -163,22 +167,24 @@ def _sized_input_plans(
         dimension for dimension in realistic.dimensions if dimension.role in ("height", "width")
     )
     dims = {**{side.name: side.size for side in sides}, **dims}
-    ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
-    seen = {_plan_shapes(realistic.plans): dimensions_text(realistic.dimensions)}
-    for size in sorted(wanted):
-        plans = plan_inputs(model_file, dims=dims, given=given, free_dim=size)
+    plans_of_ones = plan_inputs(model_file, dims=dims, given=given_arrays, free_dim=1)
+    text_by_shapes = {_plan_shapes(realistic.plans): dimensions_text(realistic.dimensions)}
+    for size in sorted(further_sizes):
+        plans = plan_inputs(model_file, dims=dims, given=given_arrays, free_dim=size)
         # If all free dimensions look like batches, they get the size.
-        if size > 1 and _plan_shapes(plans) == _plan_shapes(ones):
-            plans = _plans_of_one_size(size, model_file, dims, given)
-        if _plan_shapes(plans) not in seen:
-            words = dimensions_text(chosen_dimensions(model_file, plans, dims, given))
-            # Of many dimensions only the first are named.
-            seen[_plan_shapes(plans)] = f"size {size}" if words in seen.values() else words
-            yield seen[_plan_shapes(plans)], plans
+        if size > 1 and _plan_shapes(plans) == _plan_shapes(plans_of_ones):
+            plans = _plans_of_one_size(size, model_file, dims, given_arrays)
+        if _plan_shapes(plans) not in text_by_shapes:
+            sizes_text = dimensions_text(chosen_dimensions(model_file, plans, dims, given_arrays))
+            # If there are many dimensions, the text names only the first ones.
+            text_by_shapes[_plan_shapes(plans)] = (
+                f"size {size}" if sizes_text in text_by_shapes.values() else sizes_text
+            )
+            yield text_by_shapes[_plan_shapes(plans)], plans
 
 
 def _feed_file_bytes(feeds: Sequence[Feed]) -> int:
-    """Return the size of all inputs, a measure of what a run takes."""
+    """Return the bytes of all inputs, a measure of the work of a run."""
     return sum(file.stat().st_size for feed in feeds for file in feed.files)
 
 
@@ -187,30 +193,39 @@ def _plan_shapes(plans: Sequence[InputPlan]) -> tuple[tuple[int, ...], ...]:
 
 
 def _plans_of_one_size(
-    size: int, model_file: ModelFile, dims: Mapping[str, int], given: Mapping[str, GivenArray]
+    size: int,
+    model_file: ModelFile,
+    dims: Mapping[str, int],
+    given_arrays: Mapping[str, GivenArray],
 ) -> tuple[InputPlan, ...]:
     """Return plans with `size` for every free dimension, batches included."""
     axes = [axis for value in model_file.graph.input_values for axis in axes_of(value) or ()]
-    free = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
+    free_sizes = {axis.key: size for axis in axes if axis.size is None and axis.key not in dims}
     try:
-        return plan_inputs(model_file, dims={**free, **dims}, given=given, free_dim=size)
+        return plan_inputs(
+            model_file, dims={**free_sizes, **dims}, given=given_arrays, free_dim=size
+        )
     except UsageError:
         # Some dimensions are arithmetic over others, and some belong to inputs that were given.
-        return plan_inputs(model_file, dims=dims, given=given, free_dim=size)
+        return plan_inputs(model_file, dims=dims, given=given_arrays, free_dim=size)
 
 
-def _planned_array(plan: InputPlan, given: Mapping[str, GivenArray], seed: int) -> GivenArray:
-    """Return the values of one input; flags of the second set are the opposite of the first."""
-    if plan.name in given:
-        return given[plan.name]
+def _planned_array(
+    plan: InputPlan, given_arrays: Mapping[str, GivenArray], seed: int
+) -> GivenArray:
+    """Return the values of one input; flags in the second set are the opposite of the first set."""
+    if plan.name in given_arrays:
+        return given_arrays[plan.name]
     array = make_array(plan, seed)
     return np.logical_not(array) if seed and array.dtype == np.bool_ else array
 
 
-def _flags_text(plans: Sequence[InputPlan], given: Mapping[str, GivenArray], seed: int) -> str:
+def _flags_text(
+    plans: Sequence[InputPlan], given_arrays: Mapping[str, GivenArray], seed: int
+) -> str:
     """Return the values of single flags, which may choose a branch: ``c true``."""
     return ", ".join(
-        f"{plan.name} {'true' if np.all(_planned_array(plan, given, seed)) else 'false'}"
+        f"{plan.name} {'true' if np.all(_planned_array(plan, given_arrays, seed)) else 'false'}"
         for plan in plans
-        if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given
+        if plan.dtype == "bool" and prod(plan.shape) == 1 and plan.name not in given_arrays
     )

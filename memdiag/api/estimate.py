@@ -53,7 +53,7 @@ from memdiag.runner.job import GenerationConfig, InputConfig, SessionConfig
 from memdiag.units import counted, format_size
 
 MEASURED_RUNS = 3
-"""Runs after the first one, where a point is measured."""
+"""Runs after the first one if a point is measured."""
 
 
 @takes_options(EstimateOptions)
@@ -87,9 +87,9 @@ def estimate(
         upper: the points are the upper ends of their intervals, also for a malloc that keeps freed
             blocks, rather than the most probable values.
         fit_bytes: find the largest size with which the process, with its inputs, stays below this
-            limit: of the first dimension that has several sizes; without one, of the batch; without
-            a batch, of the first free dimension.
-        run: run the model once at this size, or at smaller ones if it does not run there.
+            limit. The size is that of the first dimension with several sizes; without one, of the
+            batch; without a batch, of the first free dimension.
+        run: run the model once at the size that fits, or at smaller sizes if it does not run there.
         measure: run the model at up to three of the points, and correct all points by the result.
         details: also find what lowers the peak, how tensors grow, and what fp16 costs.
             Without these an estimate takes about half the time.
@@ -175,13 +175,13 @@ def estimate_model(path: Path, config: EstimateConfig) -> Estimate:
     """
     started = time.perf_counter()
     with open_model(path) as model_file:
-        predicted = (
+        parts = (
             _sized_parts(model_file, config)
             if config.generation is None
             else _generation_parts(model_file, config, config.generation)
         )
-        model_file.release()  # an error where the file became shorter
-    points = predicted.points
+        model_file.release()  # raises an error if the file became shorter
+    points = parts.points
     session = config.session
     return Estimate(
         model=path_text(path),
@@ -192,21 +192,21 @@ def estimate_model(path: Path, config: EstimateConfig) -> Estimate:
         runs=config.runs,
         baseline_bytes=_runtime_baseline(config.runtime),
         is_upper=config.upper,
-        dimensions=predicted.dimensions,
+        dimensions=parts.dimensions,
         points=tuple(map(_upper_bound_point, points)) if config.upper else points,
-        fit=predicted.fit,
-        reductions=predicted.reductions,
-        findings=predicted.findings,
-        calibration=predicted.calibration,
-        notes=tuple(dict.fromkeys(predicted.notes)),
+        fit=parts.fit,
+        reductions=parts.reductions,
+        findings=parts.findings,
+        calibration=parts.calibration,
+        notes=tuple(dict.fromkeys(parts.notes)),
         duration_s=round(time.perf_counter() - started, 6),
-        size_inputs=dict(predicted.size_inputs),
-        generation=predicted.generation,
+        size_inputs=dict(parts.size_inputs),
+        generation=parts.generation,
     )
 
 
 class _EstimateParts(NamedTuple):
-    """What is predicted of a model: see `Estimate`, which has the same fields."""
+    """The parts of an estimate, which are fields of `Estimate`."""
 
     dimensions: tuple[Dimension, ...]
     points: tuple[EstimatedPoint, ...]
@@ -223,17 +223,17 @@ def _generation_parts(
     model_file: ModelFile, config: EstimateConfig, calls: GenerationConfig
 ) -> _EstimateParts:
     config.on_progress("sizes")
-    single = {name: size for name, size in config.dims.items() if isinstance(size, int)}
-    chosen = choose_calls(model_file, calls, InputConfig(dims=single))
-    sizes = generation_sizes(chosen.decoder, calls.prefill_tokens, calls.steps)
+    single_sizes = {name: size for name, size in config.dims.items() if isinstance(size, int)}
+    chosen_calls = choose_calls(model_file, calls, InputConfig(dims=single_sizes))
+    sizes = generation_sizes(chosen_calls.decoder, calls.prefill_tokens, calls.steps)
     session = _estimated_session(model_file, config, sizes.prompt)
     config.on_progress("memory")
     return _EstimateParts(
-        dimensions=chosen.prompt.dimensions,
+        dimensions=chosen_calls.prompt.dimensions,
         points=(session.generate(sizes),),
         findings=_half_precision_findings(session) if config.details else (),
-        notes=[*chosen.prompt.notes, *_estimate_notes(session.ctx, config.session)],
-        generation=chosen.record,
+        notes=[*chosen_calls.prompt.notes, *_estimate_notes(session.ctx, config.session)],
+        generation=chosen_calls.record,
     )
 
 
@@ -244,41 +244,46 @@ def _sized_parts(model_file: ModelFile, config: EstimateConfig) -> _EstimatePart
     session = _estimated_session(model_file, config, grid.at({}))
     config.on_progress("memory")
     points = tuple(session.at(sizes) for sizes in grid.points())
-    first = points[0]
-    lower: tuple[Reduction, ...] = ()
+    first_point = points[0]
+    reductions: tuple[Reduction, ...] = ()
     findings: tuple[Finding, ...] = ()
     if config.details:
-        points = (session.with_run_details(first, grid.doubled(first.dims)), *points[1:])
-        lower = peak_reductions(session.ctx, session.settings, grid, first)
+        points = (
+            session.with_run_details(first_point, grid.doubled(first_point.dims)),
+            *points[1:],
+        )
+        reductions = peak_reductions(session.ctx, session.settings, grid, first_point)
         findings = _half_precision_findings(session)
         if findings:
-            # At lower levels weights in fp16 are cast in each run: more stays resident after it.
-            lower = tuple(
-                reduction for reduction in lower if "optimization_level" not in reduction.change
+            # At lower levels each run casts weights in fp16, and more memory stays resident.
+            reductions = tuple(
+                reduction
+                for reduction in reductions
+                if "optimization_level" not in reduction.change
             )
     corrections = (
         _measured_points(model_file, points, config) if config.measure else PointCorrections()
     )
-    fit = _tried_fit(model_file, session, grid, first, corrections, config)
+    fit = _fit_after_trial(model_file, session, grid, first_point, corrections, config)
     points = tuple(map(corrections.applied_to, points))
-    ratio = points[0].peak_bytes / max(1, first.peak_bytes)
+    ratio = points[0].peak_bytes / max(1, first_point.peak_bytes)
     return _EstimateParts(
         dimensions=grid.dimensions,
         points=points,
         notes=[
             *grid.notes,
             *_estimate_notes(session.ctx, config.session),
-            *_unknown_notes(session.ctx, first, is_measured=config.measure),
+            *_unknown_size_notes(session.ctx, first_point, is_measured=config.measure),
             *corrections.notes,
         ],
         fit=fit,
         reductions=tuple(
             msgspec.structs.replace(reduction, peak_bytes=round(ratio * reduction.peak_bytes))
-            for reduction in lower
+            for reduction in reductions
         ),
         findings=findings,
         calibration=corrections.measured,
-        size_inputs=size_inputs(session.ctx, first) if first.unknown_values else {},
+        size_inputs=size_inputs(session.ctx, first_point) if first_point.unknown_values else {},
     )
 
 
@@ -299,27 +304,29 @@ def _measured_points(
         MeasurementError: a run does not complete.
     """
 
-    def measured(sizes: Mapping[str, int]) -> int:
+    def measured_peak_at(sizes: Mapping[str, int]) -> int:
         config.on_progress(f"run at {_dim_sizes_text(sizes)}" if sizes else "run")
         return _measured_peak(model_file.path, sizes, config.session)
 
     _check_memory(model_file, points)
-    return calibrate_points(points, measured)
+    return calibrate_points(points, measured_peak_at)
 
 
-def _tried_fit(
+def _fit_after_trial(
     model_file: ModelFile,
     session: SessionEstimate,
     grid: SizeGrid,
-    first: EstimatedPoint,
+    first_point: EstimatedPoint,
     corrections: PointCorrections,
     config: EstimateConfig,
 ) -> Fit | None:
-    """Return the largest size that fits, and whether the model ran there; None if not asked for."""
+    """Return the largest size that fits, and whether the model ran there; None without a limit."""
     if config.fit_bytes is None:
         return None
-    if first.is_floor:
-        problem = f"the size of {counted(first.unknown_values, 'value')} is not known before a run"
+    if first_point.is_floor:
+        problem = (
+            f"the size of {counted(first_point.unknown_values, 'value')} is not known before a run"
+        )
         return Fit(limit_bytes=config.fit_bytes, problem=problem)
     config.on_progress("sizes that fit")
     baseline = _runtime_baseline(config.runtime) or 0
@@ -341,22 +348,24 @@ def _check_generation(dims: Mapping[str, DimSizes], *, is_searched: bool) -> Non
     """Refuse arguments of `estimate` that do not apply to a generation.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is such an argument.
     """
     if is_searched:
         raise ArgumentError(
             "{fit_bytes} and {measure} cannot be used with {feed}, {steps} or {prefill}. Estimate"
             " other numbers of tokens one by one, and measure them with memdiag profile."
         )
-    several = next((name for name, size in dims.items() if not isinstance(size, int)), None)
-    if several is not None:
+    name_with_sizes = next((name for name, size in dims.items() if not isinstance(size, int)), None)
+    if name_with_sizes is not None:
         raise ArgumentError(
-            f"{{dims}}: {several!r} has several sizes, but a generation is estimated at one. Give"
-            " one."
+            f"{{dims}}: {name_with_sizes!r} has several sizes, but a generation is estimated at"
+            " one. Give one."
         )
 
 
-def _unknown_notes(ctx: AnalysisContext, point: EstimatedPoint, *, is_measured: bool) -> list[str]:
+def _unknown_size_notes(
+    ctx: AnalysisContext, point: EstimatedPoint, *, is_measured: bool
+) -> list[str]:
     if not point.unknown_values:
         return []
     note = unknown_sizes_note(ctx, point)
@@ -390,23 +399,23 @@ def _check_memory(model_file: ModelFile, points: Sequence[EstimatedPoint]) -> No
     """Refuse to measure a point that needs more memory than the machine has available.
 
     Raises:
-        UsageError: one does.
+        UsageError: a point needs more.
     """
     import psutil  # here, as an estimate without a run does not need it
 
-    available = psutil.virtual_memory().available
+    available_bytes = psutil.virtual_memory().available
     largest = max(points, key=lambda point: point.pinned_high_bytes)
-    if largest.pinned_high_bytes > available:
-        at = f" at {_dim_sizes_text(largest.dims)}" if largest.dims else ""
+    if largest.pinned_high_bytes > available_bytes:
+        sizes_clause = f" at {_dim_sizes_text(largest.dims)}" if largest.dims else ""
         raise ArgumentError(
-            f"{model_file.path}: {{measure}} would run the model{at}, which takes about"
-            f" {format_size(largest.peak_bytes)}; {format_size(available)} are available. Give"
-            " smaller sizes."
+            f"{model_file.path}: {{measure}} would run the model{sizes_clause}, which takes about"
+            f" {format_size(largest.peak_bytes)}; {format_size(available_bytes)} are available."
+            " Give smaller sizes."
         )
 
 
 def _measured_peak(path: Path, sizes: Mapping[str, int], session: SessionConfig) -> int:
-    """Return the measured peak above the process before the session.
+    """Return the measured peak in bytes, above the process before the session.
 
     Raises:
         MeasurementError: the run does not complete.
@@ -416,8 +425,8 @@ def _measured_peak(path: Path, sizes: Mapping[str, int], session: SessionConfig)
     inputs = input_config(dims=sizes, runs=MEASURED_RUNS)
     profile = profile_model(path, ProfileConfig(session=session, inputs=inputs, xray="none"))
     if not profile.outcome.completed:
-        at = f" at {_dim_sizes_text(sizes)}" if sizes else ""
-        raise MeasurementError(f"{path}: it does not run{at}: {profile.outcome.message}")
+        sizes_clause = f" at {_dim_sizes_text(sizes)}" if sizes else ""
+        raise MeasurementError(f"{path}: it does not run{sizes_clause}: {profile.outcome.message}")
     return profile.peak_above_bytes
 
 
@@ -426,9 +435,9 @@ def _dim_sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def _half_precision_findings(session: SessionEstimate) -> tuple[Finding, ...]:
-    """Return what the rule about fp16 finds at the sizes of `session`.
+    """Return the findings of the rule about fp16 at the sizes of `session`.
 
-    It knows the copies of the level ALL; at lower levels nothing is said.
+    The rule knows the copies of the level ALL. At lower levels there are no findings.
     """
     if session.settings.level != "all":
         return ()

@@ -20,7 +20,7 @@ from memdiag.api.arguments import (
 )
 from memdiag.api.check import RuleSelection, analysis_context, find_waste
 from memdiag.api.fix_scope import REWRITES, FixScope
-from memdiag.api.inputs import GivenInputs, choose_inputs, read_given
+from memdiag.api.inputs import GivenInputs, choose_inputs, read_given_arrays
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.api.option_estimates import estimated_savings
@@ -61,12 +61,13 @@ from memdiag.verify.model_bound import reordered_bound
 from memdiag.verify.outputs import Bound
 
 _SHARE_OF_REWRITING, _SHARE_OF_REWRITING_ALONE = 0.5, 0.75
-"""The share of the time after the first measurements that rewriting may take: with options to try
-as well, and without any."""
+"""The shares of the time after the first measurements that rewriting may take: if options are
+tried, too, and if only the model is rewritten."""
 
+_UNOPTIMIZED, _WHOLLY_OPTIMIZED = "optimization-off", "onnxruntime-all"
 _FIRST_TRIAL = 1.5
-"""The expected duration of a trial times this is left for rewriting where its share is shorter, if
-a rewrite is expected to save most: durations vary."""
+"""If a rewrite is expected to save most, rewriting gets at least the expected duration of a trial
+times this factor, since durations vary."""
 
 
 @takes_options(FixOptions)
@@ -85,13 +86,14 @@ def fix(
 ) -> Fix:
     """Search for changes with which `model` takes less memory, and return the record.
 
-    Session options that usually cost no time are compared with the defaults first, all together;
-    in limited time after rewrites, if one of these is expected to save more.
+    Session options that usually cost no time are compared with the defaults first, all together. If
+    time is limited and a rewrite is expected to save more, rewrites come first.
     Then each rewrite that answers a finding is built, and every optimizer that is installed
     (onnxsim, onnxslim, onnxoptimizer, onnxscript, and onnxruntime's own) writes a model. These
-    models and all options are measured in processes of their own, combined, and compared: their
-    outputs with the original's, their latency in alternating runs. What is chosen is measured once
-    more, thoroughly. Ctrl-C, or a time limit, ends the search with the best result so far.
+    models and all options are measured in processes of their own and combined. Their outputs are
+    compared with the original's, and their latency in alternating runs. The chosen combination is
+    measured once more, thoroughly. Ctrl-C, or a time limit, ends the search with the best result
+    so far.
 
     With the CUDA provider the memory is that on the GPU, and the options are those that change it.
 
@@ -99,22 +101,22 @@ def fix(
     `output`, and may refer to weights in the original's files.
 
     Args:
-        model: the ONNX file; of a model in ORT format only options are tried.
-        output: path of the new model; ``NAME.fixed.onnx`` next to the original where None.
+        model: the ONNX file; for a model in ORT format only options are tried.
+        output: path of the new model; ``NAME.fixed.onnx`` next to the original if None.
         only: what to try: ``rewrites`` (optimizers are among them), ``options``, or names of
-            rewrites, optimizers, options and rules; everything where empty.
+            rewrites, optimizers, options and rules; everything if empty.
         budget: bytes above the baseline by ``peak``, ``steady`` or ``anonymous``: the fastest
             combination that fits is chosen. None to search for the least memory.
-        max_slowdown: the largest ratio of latencies that all changes may cost together.
+        max_slowdown: the largest accepted ratio of the latency with all changes to the original's.
         max_difference: the difference of an output that is accepted, as a share of its largest
-            value. Changes of values are tried as well then, such as weights of 8 and 4 bits
+            value. Changes of values are then tried, too, such as weights of 8 and 4 bits
             (``quantize-int8`` and ``quantize-int4``). None to accept only sums in another order.
         sizes: further sizes of free dimensions with which the model runs: outputs and latency are
-            compared with each, and memory is that after all of them. By default 1 and 4, but no
-            further ones if `dims` are given.
+            compared at each size, and memory is measured after all of them. By default 1 and 4,
+            but no further sizes if `dims` are given.
         time_limit_s: seconds for everything; rewrites get at most half of what the first
-            measurements leave (three quarters if no options are tried, and more where one that
-            promises most needs it), and optimizers at most a quarter of the rest.
+            measurements leave (three quarters if no options are tried, and more if the most
+            promising rewrite needs it), and optimizers at most a quarter of the rest.
         on_progress: called with a few words about the current step and about what is verified.
         options: see `takes_options`.
 
@@ -156,9 +158,9 @@ def fix(
         if new_models is not None:
             new_models.writer.check_writable()
             exits.callback(new_models.writer.discard_staged)
-        inputs = InputConfig(dims=config.dims, arrays=read_given(config.inputs))
+        inputs = InputConfig(dims=config.dims, arrays=read_given_arrays(config.inputs))
         try:
-            base = measured_original(
+            original = measured_original(
                 exits,
                 model_file,
                 job,
@@ -168,17 +170,17 @@ def fix(
             )
         except TimeLimitReached:
             if new_models is not None:
-                why = "the time limit passed before the original was measured"
-                new_models.state.record_untried(new_models.rules, why)
-            unsearched = _unsearched_record(model_file, job, config, new_models, started)
+                reason = "the time limit passed before the original was measured"
+                new_models.state.record_untried(new_models.rules, reason)
+            record = _unsearched_record(model_file, job, config, new_models, started)
             dimensions = choose_inputs(model_file, inputs).dimensions
-            return msgspec.structs.replace(unsearched, ended_by="time_limit", dimensions=dimensions)
-        return _FixSearch(base, config, new_models, progress, started).run()
+            return msgspec.structs.replace(record, ended_by="time_limit", dimensions=dimensions)
+        return _FixSearch(original, config, new_models, progress, started).run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixConfig:
-    """What is searched for, and how the model is run: arguments of `memdiag.fix`.
+    """The goal of the search, and how the model is run: arguments of `memdiag.fix`.
 
     Attributes:
         scope: what is tried.
@@ -205,10 +207,10 @@ class FixConfig:
         Raises:
             UsageError: a budget, a name or a dimension is unknown, or a number is out of range.
         """
-        unknown = sorted(self.budget.keys() - {*BUDGET_FIGURES})
-        if unknown:
+        unknown_figures = sorted(self.budget.keys() - {*BUDGET_FIGURES})
+        if unknown_figures:
             raise UsageError(
-                f"unknown budget {unknown[0]!r}. Use one of {', '.join(BUDGET_FIGURES)}."
+                f"unknown budget {unknown_figures[0]!r}. Use one of {', '.join(BUDGET_FIGURES)}."
             )
         if not 0 < self.max_slowdown < inf:
             raise ArgumentError("{max_slowdown} must be a number greater than 0.")
@@ -248,7 +250,7 @@ class FixConfig:
 
 
 class _FixProgress:
-    """Reports steps, with the duration so far and what is verified so far.
+    """Reports steps, with the duration and the best verified result so far.
 
     Args:
         report: receives the text.
@@ -275,7 +277,7 @@ def _new_models(
     output: str | Path | None,
     report_progress: OnProgress,
 ) -> NewModels | None:
-    """Return the rewrites and optimizers that are tried; None if only options are.
+    """Return the rewrites and optimizers that are tried; None if only options are tried.
 
     Raises:
         UsageError: models in ORT format cannot be rewritten, or nothing would be written to
@@ -304,8 +306,12 @@ def _new_models(
     context = analysis_context(model_file, Runtime.installed(), dims=config.dims)
     findings, notes = find_waste(context, RuleSelection(min_bytes=0))
     state.notes += notes
-    wanted = (filter(config.scope.has_change, changes) for changes in changes_by_rule(findings))
-    rules: list[tuple[Change, ...]] = [changes for allowed in wanted if (changes := tuple(allowed))]
+    allowed_changes = (
+        filter(config.scope.has_change, changes) for changes in changes_by_rule(findings)
+    )
+    rules: list[tuple[Change, ...]] = [
+        changes for change_list in allowed_changes if (changes := tuple(change_list))
+    ]
     for rewrite in config.scope.rewrites():
         if not any(change.name == rewrite.name for changes in rules for change in changes):
             state.record_needless(rewrite)
@@ -345,23 +351,23 @@ class _FixSearch:
 
     def __init__(
         self,
-        base: OriginalModel,
+        original: OriginalModel,
         config: FixConfig,
         new_models: NewModels | None,
         progress: _FixProgress,
         started: float,
     ) -> None:
-        if base.evaluator is None:
-            raise base.not_runnable()
-        self._base, self._config, self._new_models = base, config, new_models
+        if original.evaluator is None:
+            raise original.not_runnable()
+        self._original, self._config, self._new_models = original, config, new_models
         self._progress, self._started = progress, started
-        self._evaluator = base.evaluator
-        self._runtime = Runtime.parse(base.evaluator.onnxruntime)
+        self._evaluator = original.evaluator
+        self._runtime = Runtime.parse(original.evaluator.onnxruntime)
         self._notes: list[str] = []
         self._points = PointEvaluator(
-            model_evaluator=base.evaluator,
-            bound=base.evaluator.applicable_bound(_outputs_bound(base.file, config)),
-            scratch=base.scratch,
+            model_evaluator=original.evaluator,
+            bound=original.evaluator.applicable_bound(_outputs_bound(original.file, config)),
+            scratch=original.scratch,
             max_slowdown=config.max_slowdown,
             budget=dict(config.budget),
         )
@@ -369,13 +375,13 @@ class _FixSearch:
             self._points.without_hidden_names = new_models.writer.without_hidden_names
         self._search = OptionSearch(
             point_evaluator=self._points,
-            usable=config.scope.options(base.job, self._runtime),
+            usable=config.scope.options(original.job, self._runtime),
             together=config.scope.together(),
             budget=dict(config.budget),
             max_slowdown=config.max_slowdown,
             report_progress=progress,
             report_verified=self._show_verified,
-            end=base.job.limits.deadline.at,
+            end=original.job.limits.deadline.at,
             setup_s=time.perf_counter() - started,
         )
 
@@ -400,8 +406,8 @@ class _FixSearch:
     def _explore_changes(self) -> None:
         """Try quick options, rewrites, optimizers and all options, in this order.
 
-        In limited time rewrites come first if one is expected to save more than the quick options:
-        one trial may be all that there is time for.
+        If time is limited and a rewrite is expected to save more than the quick options, rewrites
+        come first: there may be time for one trial only.
         """
         search, new_models = self._search, self._new_models
         try:
@@ -423,7 +429,7 @@ class _FixSearch:
         """Return whether a rewrite is expected to save more than all quick options, if time is
         limited."""
         search = self._search
-        if self._base.job.records_device:  # what rewrites are expected to save is on the host
+        if self._original.job.records_device:  # what rewrites are expected to save is on the host
             return False
         quick = (option.name for option in search.usable if not option.costs_time)
         option_bytes = sum(search.expected.get(name, 0) for name in quick)
@@ -431,16 +437,16 @@ class _FixSearch:
 
     def _rewrite_model(self, new_models: NewModels, *, is_first: bool) -> None:
         """Offer the rewritten model as an option."""
-        deadline = self._base.job.limits.deadline
+        deadline = self._original.job.limits.deadline
         deadline.at = self._search.end
         share = _SHARE_OF_REWRITING if self._search.usable else _SHARE_OF_REWRITING_ALONE
         if is_first:
             trial_s = self._points.measuring_s + self._points.comparing_s
             share = min(1.0, max(share, _FIRST_TRIAL * trial_s / deadline.remaining_s))
         with deadline.at_most(share):
-            compared = new_models.rewrite(self._points, self._progress)
-        if compared is not None:
-            self._search.add_compared(*compared)
+            point_and_option = new_models.rewrite(self._points, self._progress)
+        if point_and_option is not None:
+            self._search.add_compared(*point_and_option)
         if new_models.state.ended_by == "interrupt":
             self._search.ended_by = "interrupt"
 
@@ -448,10 +454,15 @@ class _FixSearch:
         """Offer the models of optimizers as options."""
         if self._search.ended_by == "interrupt":
             return
-        job, folder = self._base.job, self._base.scratch / "optimizers"
-        self._search.usable[:0] = new_models.write_with_optimizers(
+        job, folder = self._original.job, self._original.scratch / "optimizers"
+        search = self._search
+        search.usable[:0] = new_models.write_with_optimizers(
             job.model, folder, job.limits.deadline, self._progress
         )
+        # A model that onnxruntime has optimized wholly is loaded as without optimization, but its
+        # kernels are those of the defaults. So in little time it comes before that option.
+        if _UNOPTIMIZED in search.expected:
+            search.expected[_WHOLLY_OPTIMIZED] = search.expected[_UNOPTIMIZED]
 
     def _estimated_savings(self) -> dict[str, int]:
         """Return the estimated saving of each option, in bytes by name.
@@ -459,13 +470,15 @@ class _FixSearch:
         Nothing is estimated without a time limit, as all options are measured then, nor for the
         memory on a GPU.
         """
-        base = self._base
-        if base.job.limits.deadline.at == inf or base.job.records_device:
+        original = self._original
+        if original.job.limits.deadline.at == inf or original.job.records_device:
             return {}
         self._progress("estimating what options save")
-        sizes = {dimension.name: dimension.size for dimension in base.inputs.dimensions}
+        sizes = {dimension.name: dimension.size for dimension in original.inputs.dimensions}
         try:
-            return estimated_savings(base.file, self._runtime, base.job, sizes, self._search.usable)
+            return estimated_savings(
+                original.file, self._runtime, original.job, sizes, self._search.usable
+            )
         except Exception as error:  # a defect of the estimate must not lose the search
             self._notes.append(f"what options save could not be estimated ({type(error).__name__})")
             return {}
@@ -487,9 +500,9 @@ class _FixSearch:
             return self._result_record(publication)
 
     def _result_record(self, publication: Publication) -> Fix:
-        base, config, new_models = self._base, self._config, self._new_models
+        original, config, new_models = self._original, self._config, self._new_models
         return fix_record(
-            base.file,
+            original.file,
             self._search,
             publication,
             only=config.scope.asked(),
@@ -499,10 +512,10 @@ class _FixSearch:
             notes=(
                 *(new_models.notes if new_models is not None else ()),
                 *self._notes,
-                *base.inputs.notes,
+                *original.inputs.notes,
                 *self._evaluator.notes,
             ),
-            dimensions=base.inputs.dimensions,
+            dimensions=original.inputs.dimensions,
             duration_s=round(time.perf_counter() - self._started, 6),
         )
 

@@ -41,17 +41,17 @@ class FixScope:
         try:
             RuleSelection(select=rules)
         except UsageError:
-            known = self._known_names()
-            unknown = next(name for name in rules if not _is_rule(name))
-            similar = get_close_matches(unknown, known, n=1)
+            known_names = self._known_names()
+            unknown_name = next(name for name in rules if not _is_rule(name))
+            similar = get_close_matches(unknown_name, known_names, n=1)
             advice = f"Did you mean {similar[0]}?" if similar else f"Use {REWRITES} or {OPTIONS}."
             raise UsageError(
-                f"{unknown!r} is not a rewrite, option, optimizer or rule. {advice}"
+                f"{unknown_name!r} is not a rewrite, option, optimizer or rule. {advice}"
             ) from None
         check_optimizers(self.names, changes_values=self.changes_values)
 
     def asked(self) -> tuple[str, ...]:
-        """Return the names, each once; rules that are given by their codes have their names."""
+        """Return the names without duplicates; codes of rules become the names of the rules."""
         rules = self._rule_names()
         return tuple(
             dict.fromkeys(
@@ -69,7 +69,7 @@ class FixScope:
         """Check that each option that is named can be tried with `job`.
 
         Raises:
-            UsageError: one cannot; with the reason.
+            UsageError: an option cannot be tried; with the reason.
         """
         runtime = Runtime.installed()
         for option in tuning_options():
@@ -104,8 +104,8 @@ class FixScope:
 
     def rewrites(self) -> list[Rewrite]:
         """Return the rewrites that are named."""
-        known = (rewriter.rewrite for rewriter in rewriters())
-        return [rewrite for rewrite in known if rewrite.name in self.names]
+        all_rewrites = (rewriter.rewrite for rewriter in rewriters())
+        return [rewrite for rewrite in all_rewrites if rewrite.name in self.names]
 
     def optimizers(self) -> tuple[str, ...]:
         """Return the names of the optimizers that are tried."""
@@ -116,20 +116,20 @@ class FixScope:
 
     def options(self, job: Job, runtime: Runtime) -> list[TuningOption]:
         """Return the session options that are tried with `job`."""
-        is_every = not self.names or OPTIONS in self.names
+        tries_all = not self.names or OPTIONS in self.names
         return [
             option
             for option in tuning_options()
-            if (is_every or option.name in self.names)
+            if (tries_all or option.name in self.names)
             and option.is_available(runtime)
             and option.is_relevant(job)
             and (self.changes_values or not option.changes_values)
         ]
 
     def together(self) -> tuple[str, ...]:
-        """Return the names of single options and optimizers, which are tried together as well."""
-        of_one = {*optimizer_names(), *(option.name for option in tuning_options())}
-        return tuple(name for name in self.names if name in of_one)
+        """Return the names of single options and optimizers, which are also tried together."""
+        combinable_names = {*optimizer_names(), *(option.name for option in tuning_options())}
+        return tuple(name for name in self.names if name in combinable_names)
 
     def _rule_names(self) -> list[str]:
         return [name for name in self.names if name not in self._known_names()]

@@ -20,7 +20,7 @@ class GenerationCalls(NamedTuple):
 
     Attributes:
         prompt: the inputs of the first call.
-        step: the inputs of a step that are not fed, those that grow with their last size.
+        step: the inputs of a step that are not fed; inputs that grow have their last size.
         job: what the child needs to know of the calls.
         record: the generation, without measured figures.
         decoder: the model, with its pairs and dimensions.
@@ -53,24 +53,26 @@ def choose_calls(
     max_tokens = None if genai is None else genai.max_tokens
     check_calls(decoder, prefill=prefill, steps=steps, max_tokens=max_tokens)
     record = generation_record(decoder, config)
-    sources = {pair.input: pair.output for pair in decoder.pairs}
+    output_by_input = {pair.input: pair.output for pair in decoder.pairs}
     plans = tuple(
-        msgspec.structs.replace(plan, note=f"empty, then {sources[plan.name]} of the call before")
-        if plan.name in sources
+        msgspec.structs.replace(
+            plan, note=f"empty, then {output_by_input[plan.name]} of the call before"
+        )
+        if plan.name in output_by_input
         else plan
         for plan in decoder.plans(past=0, new=prefill)
     )
-    # Those that count tokens have another size in each call.
-    counting = decoder.past | decoder.new | decoder.totals
+    # Dimensions that count tokens have another size in each call.
+    counting_dimensions = decoder.past | decoder.new | decoder.totals
     dimensions = tuple(
         dimension
         for dimension in chosen_dimensions(model_file, plans, decoder.dims, inputs.arrays)
-        if dimension.name not in counting and dimension.role != "sum"
+        if dimension.name not in counting_dimensions and dimension.role != "sum"
     )
-    last = decoder.plans(past=prefill + steps - 1, new=1)
+    last_step_plans = decoder.plans(past=prefill + steps - 1, new=1)
     return GenerationCalls(
         prompt=ChosenInputs(plans, dimensions, tuple(_cache_difference_notes(record.cache, genai))),
-        step=tuple(plan for plan in last if plan.name not in sources),
+        step=tuple(plan for plan in last_step_plans if plan.name not in output_by_input),
         job=GenerationJob(
             pairs=tuple((pair.output, pair.input) for pair in decoder.pairs),
             prefill_tokens=prefill,
@@ -96,7 +98,7 @@ def generation_record(decoder: Decoder, config: GenerationConfig) -> Generation:
     limits = [decoder.positions()]
     if genai is not None and genai.max_tokens is not None:
         limits.append((genai.max_tokens, CONFIG_NAME))
-    known = min((limit for limit in limits if limit is not None), default=None)
+    smallest_limit = min((limit for limit in limits if limit is not None), default=None)
     is_named = genai is not None and config.feed == genai.feed
     return Generation(
         feed=decoder.feed,
@@ -104,8 +106,8 @@ def generation_record(decoder: Decoder, config: GenerationConfig) -> Generation:
         prefill_tokens=config.prefill_tokens,
         steps=config.steps,
         cache=decoder.cache(),
-        max_tokens=known[0] if known else None,
-        max_tokens_source=known[1] if known else "",
+        max_tokens=smallest_limit[0] if smallest_limit else None,
+        max_tokens_source=smallest_limit[1] if smallest_limit else "",
         buffer_tokens=None if genai is None else genai.buffer_tokens,
     )
 
@@ -114,14 +116,14 @@ def _cache_difference_notes(cache: KeyValueCache, genai: GenaiConfig | None) -> 
     """Yield a note if the model has another cache than its configuration states."""
     if genai is None or not cache.layers:
         return
-    stated = (genai.layers, genai.heads, genai.head_size)
-    actual = (cache.layers, cache.heads, cache.head_size)
+    config_sizes = (genai.layers, genai.heads, genai.head_size)
+    model_sizes = (cache.layers, cache.heads, cache.head_size)
     names = ("layers", "key and value heads", "elements in a head")
-    for name, in_config, in_model in zip(names, stated, actual, strict=True):
-        if in_config is not None and in_config != in_model:
+    for name, config_size, model_size in zip(names, config_sizes, model_sizes, strict=True):
+        if config_size is not None and config_size != model_size:
             yield (
-                f"{CONFIG_NAME} states {in_config:,} {name}, but the cache of the model has"
-                f" {in_model:,}"
+                f"{CONFIG_NAME} states {config_size:,} {name}, but the cache of the model has"
+                f" {model_size:,}"
             )
 
 

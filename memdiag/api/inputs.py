@@ -43,8 +43,8 @@ ArrayOrFile = GivenArray | str | Path
 GivenInputs = Mapping[str, ArrayOrFile]
 
 
-def read_given(inputs: GivenInputs) -> dict[str, GivenArray]:
-    """Return the given arrays; of ``.npy`` files the headers are read.
+def read_given_arrays(inputs: GivenInputs) -> dict[str, GivenArray]:
+    """Return the given arrays by input. Of ``.npy`` files only the headers are read.
 
     Raises:
         UsageError: a value is neither an array nor a file that can be read as one.
@@ -68,7 +68,7 @@ def save_inputs(
     *,
     same_inputs: bool = False,
 ) -> list[Feed]:
-    """Write the arrays of `plans` to `folder` and return their files, as `save_arrays`."""
+    """Write the arrays of `plans` to `folder` and return their files, as `save_arrays` does."""
     # One after another, so that only one of them is in memory.
     arrays = (
         given[plan.name] if plan.name in given else make_array(plan, INPUT_SEED) for plan in plans
@@ -153,58 +153,67 @@ class ChosenInputs(NamedTuple):
 def choose_inputs(model_file: ModelFile, inputs: InputConfig) -> ChosenInputs:
     """Return inputs of realistic sizes; others if these cannot run or need too much memory.
 
-    Where the shapes of the model contradict each other at the realistic sizes, the first sizes at
-    which they do not are taken, in the order of `find_inputs`. If the activations would take more
-    than `MAX_ACTIVATIONS_SHARE` of the machine's memory, images get the default side; if that is
-    not enough, all free dimensions are 1.
+    If the shapes of the model contradict each other at the realistic sizes, other sizes are tried
+    in the order of `find_inputs`, up to the first ones without a contradiction. If the activations
+    would take more than `MAX_ACTIVATIONS_SHARE` of the machine's memory, images get the default
+    side. If that is not enough, all free dimensions are 1.
 
     Raises:
-        UsageError: as `dims_by_name` and `plan_inputs`.
+        UsageError: as in `dims_by_name` and `plan_inputs`.
     """
     dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
-    given = inputs.arrays
-    plans = plan_inputs(model_file, dims=dims, given=given)
-    chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given))
-    free = chosen.sizes
+    given_arrays = inputs.arrays
+    plans = plan_inputs(model_file, dims=dims, given=given_arrays)
+    chosen = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given_arrays))
+    sizes = chosen.sizes
     if all(dimension.source == "given" or dimension.size == 1 for dimension in chosen.dimensions):
         return chosen
-    if is_contradictory(model_file, free):
-        others = _alternative_inputs(
+    if is_contradictory(model_file, sizes):
+        other_inputs = _alternative_inputs(
             model_file,
             dims,
-            given,
+            given_arrays,
             chosen,
             "the shapes of the model contradict each other",
             "this is the first size at which they do not",
         )
         return next(
-            (other for other in others if not is_contradictory(model_file, other.sizes)), chosen
+            (
+                candidate
+                for candidate in other_inputs
+                if not is_contradictory(model_file, candidate.sizes)
+            ),
+            chosen,
         )
-    needed = _needed_bytes(model_file, plans, free)
-    if needed <= _memory_limit():
+    needed_bytes = _needed_bytes(model_file, plans, sizes)
+    if needed_bytes <= _memory_limit():
         return chosen
     reason = (
         f"at {dimensions_text(chosen.dimensions)} the activations would take about"
-        f" {format_size(needed)}, more than {100 * MAX_ACTIVATIONS_SHARE:.0f} % of this machine's"
-        " memory"
+        f" {format_size(needed_bytes)}, more than {100 * MAX_ACTIVATIONS_SHARE:.0f} % of this"
+        " machine's memory"
     )
-    large = {
+    reduced_sides = {
         dimension.name: IMAGE_SIDE
         for dimension in chosen.dimensions
         if dimension.source == "chosen"
         and dimension.role in ("height", "width")
         and dimension.size > IMAGE_SIDE
     }
-    if large:
-        plans = plan_inputs(model_file, dims={**dims, **large}, given=given)
-        if _needed_bytes(model_file, plans, free | large) <= _memory_limit():
-            dimensions = chosen_dimensions(model_file, plans, dims, given, "too large otherwise")
+    if reduced_sides:
+        plans = plan_inputs(model_file, dims={**dims, **reduced_sides}, given=given_arrays)
+        if _needed_bytes(model_file, plans, sizes | reduced_sides) <= _memory_limit():
+            dimensions = chosen_dimensions(
+                model_file, plans, dims, given_arrays, "too large otherwise"
+            )
             note = f"{reason}: sides of images are {IMAGE_SIDE} instead. Set them with --dim."
             return ChosenInputs(plans, dimensions, (note,))
-    ones = plan_inputs(model_file, dims=dims, given=given, free_dim=1)
+    plans_of_ones = plan_inputs(model_file, dims=dims, given=given_arrays, free_dim=1)
     note = f"{reason}: free dimensions are 1 instead. Set them with --dim."
     return ChosenInputs(
-        ones, chosen_dimensions(model_file, ones, dims, given, "too large otherwise"), (note,)
+        plans_of_ones,
+        chosen_dimensions(model_file, plans_of_ones, dims, given_arrays, "too large otherwise"),
+        (note,),
     )
 
 
@@ -213,16 +222,21 @@ def find_inputs(
 ) -> ChosenInputs | None:
     """Return the first inputs that `model_file` runs with: `first`, or inputs of other sizes.
 
-    Return None if it runs with none of them.
+    None if it runs with none of these.
     """
     dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
-    given = inputs.arrays
-    others = _alternative_inputs(
-        model_file, dims, given, first, "the model does not run", "this is the first size that runs"
+    given_arrays = inputs.arrays
+    other_inputs = _alternative_inputs(
+        model_file,
+        dims,
+        given_arrays,
+        first,
+        "the model does not run",
+        "this is the first size that runs",
     )
-    candidates = [first, *others]
+    candidates = [first, *other_inputs]
     feeds = [
-        save_inputs(candidate.plans, given, folder / f"try-{i}")
+        save_inputs(candidate.plans, given_arrays, folder / f"try-{i}")
         for i, candidate in enumerate(candidates)
     ]
     index = try_inputs(job, feeds)
@@ -232,39 +246,41 @@ def find_inputs(
 def _alternative_inputs(
     model_file: ModelFile,
     dims: Mapping[str, int],
-    given: Mapping[str, GivenArray],
+    given_arrays: Mapping[str, GivenArray],
     first: ChosenInputs,
     problem: str,
     remedy: str,
 ) -> Iterator[ChosenInputs]:
     """Yield inputs of other sizes than `first`, in the order in which they are tried.
 
-    Their notes say that `first` has the `problem`, and that they have not.
+    Their notes say that `first` has the `problem`, and that these sizes do not have it.
     """
-    usual = dimensions_text(first.dimensions)
-    tried = {tuple(plan.shape for plan in first.plans)}
+    first_sizes = dimensions_text(first.dimensions)
+    tried_shapes = {tuple(plan.shape for plan in first.plans)}
     sides = [
         dimension.name
         for dimension in first.dimensions
         if dimension.role in ("height", "width") and dimension.name not in dims
     ]
-    free: list[tuple[Mapping[str, int], int | None]] = [
+    candidates: list[tuple[Mapping[str, int], int | None]] = [
         ({**dims, **dict.fromkeys(sides, side)}, None) for side in IMAGE_SIDES if sides
     ]
     is_audio = any(dimension.role == "samples" for dimension in first.dimensions)
     sizes_to_try = (*dims.values(), *(AUDIO_CHUNKS if is_audio else ()), *FREE_SIZES)
-    free += [(dims, size) for size in dict.fromkeys(sizes_to_try)]
-    for sizes, free_dim in free:
+    candidates += [(dims, size) for size in dict.fromkeys(sizes_to_try)]
+    for sizes, free_dim in candidates:
         try:
-            plans = plan_inputs(model_file, dims=sizes, given=given, free_dim=free_dim)
+            plans = plan_inputs(model_file, dims=sizes, given=given_arrays, free_dim=free_dim)
         except UsageError:
             continue  # a side that an array sets
         shapes = tuple(plan.shape for plan in plans)
-        if shapes in tried:
+        if shapes in tried_shapes:
             continue
-        tried.add(shapes)
-        reason = f"{problem} at {usual}"
-        inputs = ChosenInputs(plans, chosen_dimensions(model_file, plans, dims, given, reason))
+        tried_shapes.add(shapes)
+        reason = f"{problem} at {first_sizes}"
+        inputs = ChosenInputs(
+            plans, chosen_dimensions(model_file, plans, dims, given_arrays, reason)
+        )
         if _planned_input_bytes(plans) > _planned_input_bytes(first.plans) and (
             _needed_bytes(model_file, plans, inputs.sizes) > _memory_limit()
         ):
@@ -282,8 +298,8 @@ def chosen_dimensions(
 ) -> tuple[Dimension, ...]:
     """Return the free dimensions of the inputs, with their sizes in `plans`.
 
-    Sizes in `dims`, and those of arrays in `given`, are the user's. `reason` is why the others were
-    chosen; by default their roles are.
+    Sizes in `dims`, and sizes of arrays in `given`, are the user's. `reason` says why the other
+    sizes were chosen; by default their roles say so.
     """
     roles = axis_roles(model_file.graph, model_file.functions)
     inputs = free_axes(model_file.graph)
@@ -291,14 +307,14 @@ def chosen_dimensions(
     shapes = {plan.name: plan.shape for plan in plans}
     counts = given_counts(model_file.graph, given)
     counts |= {plan.name: plan.value for plan in plans if isinstance(plan.value, int)}
-    set_by_user = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
+    given_keys = {axis.key for name in given for axis in inputs.get(name) or ()} | dims.keys()
     dimensions: dict[str, Dimension] = {}
     for axes in inputs.values():
         for axis in axes or ():
             if axis.size is not None or axis.key in dimensions:
                 continue
             role = roles.get(axis.key)
-            is_given = axis.key in set_by_user
+            is_given = axis.key in given_keys
             dimensions[axis.key] = Dimension(
                 name=axis.key,
                 size=shapes[axis.input][axis.position] if axis.rank else counts[axis.key],
@@ -315,12 +331,16 @@ def _needed_bytes(
     model_file: ModelFile, plans: Sequence[InputPlan], sizes: Mapping[str, int]
 ) -> int:
     """Return the approximate memory of inputs and activations in a run at `sizes`."""
-    needed = _planned_input_bytes(plans)
-    return needed if needed > _memory_limit() else needed + activation_bytes(model_file, sizes)
+    input_bytes = _planned_input_bytes(plans)
+    return (
+        input_bytes
+        if input_bytes > _memory_limit()
+        else input_bytes + activation_bytes(model_file, sizes)
+    )
 
 
 def _planned_input_bytes(plans: Sequence[InputPlan]) -> int:
-    return sum(prod(p.shape) * ELEMENT_TYPES[p.element_type].dtype.itemsize for p in plans)
+    return sum(prod(plan.shape) * ELEMENT_TYPES[plan.element_type].dtype.itemsize for plan in plans)
 
 
 def _memory_limit() -> int:

@@ -45,8 +45,8 @@ class LeakConfig:
         vary_shapes: change the sizes of free dimensions without a range, too.
         runs: the number of runs; None for as many as fit into `duration_s`, or without that for up
             to `DEFAULT_LEAK_RUNS` within `DEFAULT_LEAK_DURATION_S`.
-        duration_s: the seconds for all runs: of more `runs`, as many as fit are made, estimated
-            from the first ones, but `MIN_LEAK_RUNS` at least. None for no limit on `runs`.
+        duration_s: the seconds for all runs. If `runs` would take longer, only as many are made as
+            fit, by the duration of the first ones, but at least `MIN_LEAK_RUNS`. None for no limit.
         reload: create the session before each run and release it afterwards.
     """
 
@@ -92,19 +92,18 @@ def leak(
     Raises:
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
-        MeasurementError: the session cannot be created, or not
-            even the first run completed.
+        MeasurementError: the session cannot be created, or the first run did not complete.
         XrayError: this system does not let memdiag read the child.
     """
     ranges, sizes = _ranges_and_sizes(dims or {})
     timeout_s = DEFAULT_TIMEOUT_S + (duration_s or 0.0)
-    base = profile_config(
+    base_config = profile_config(
         {**options_with_defaults(LeakOptions, options), "dims": sizes, "timeout_s": timeout_s}
     )
     config = LeakConfig(
-        session=base.session,
-        inputs=replace(base.inputs, same_inputs="content" not in vary),
-        limits=base.limits,
+        session=base_config.session,
+        inputs=replace(base_config.inputs, same_inputs="content" not in vary),
+        limits=base_config.limits,
         ranges=ranges,
         vary_shapes="shape" in vary,
         runs=runs,
@@ -125,7 +124,7 @@ def observe_model(
     """
     with open_model(model) as model_file, temporary_folder() as scratch:
         job = Job(model=model, session=config.session, limits=config.limits)
-        sets = sized_inputs(
+        input_sets = sized_inputs(
             model_file,
             job,
             config.inputs,
@@ -134,19 +133,19 @@ def observe_model(
             scratch=scratch,
         )
         plan = RunPlan(
-            feed_sets=tuple(input_set.feeds for input_set in sets),
-            input_order=input_order(len(sets)),
+            feed_sets=tuple(input_set.feeds for input_set in input_sets),
+            input_order=input_order(len(input_sets)),
             reload=config.reload,
         )
         with ModelRuns(job, plan, scratch) as runs:
-            observed = observe_runs(
+            observation = observe_runs(
                 runs,
                 max_runs=config.runs,
                 duration_s=config.duration_s,
                 weights=known_weights(model_file),
                 on_progress=on_progress,
             )
-            return _model_growth(runs, observed, sets, config.inputs)
+            return _model_growth(runs, observation, input_sets, config.inputs)
 
 
 def check_runs(runs: int) -> None:
@@ -164,7 +163,11 @@ def check_runs(runs: int) -> None:
 def _ranges_and_sizes(
     dims: Mapping[str, DimRange],
 ) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
-    """Return the ranges and the sizes in `dims`; the size of a range is its highest."""
+    """Return the ranges and the sizes in `dims`; the size of a range is its highest.
+
+    Raises:
+        UsageError: a range is not a range of sizes.
+    """
     ranges: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
     for name, size in dims.items():
@@ -183,10 +186,10 @@ def _ranges_and_sizes(
 
 
 def _check_leak_config(config: LeakConfig, vary: Sequence[Varied]) -> None:
-    unknown = set(vary) - {"content", "shape", "none"}
-    if unknown:
+    unknown_kinds = set(vary) - {"content", "shape", "none"}
+    if unknown_kinds:
         raise UsageError(
-            f"unknown kind of variation {min(unknown)!r}. Choose from content, shape, none."
+            f"unknown kind of variation {min(unknown_kinds)!r}. Choose from content, shape, none."
         )
     if "none" in vary and len(vary) > 1:
         raise UsageError("none cannot be combined with other kinds of variation. Remove none.")
@@ -198,25 +201,28 @@ def _check_leak_config(config: LeakConfig, vary: Sequence[Varied]) -> None:
 
 
 def _model_growth(
-    runs: ModelRuns, observed: ModelObservation, sets: Sequence[SizedInputs], inputs: InputConfig
+    runs: ModelRuns,
+    model_observation: ModelObservation,
+    input_sets: Sequence[SizedInputs],
+    inputs: InputConfig,
 ) -> Growth:
     plan = runs.plan
-    moments = tuple(reading.moment for reading in observed.moments)
+    moments = tuple(reading.moment for reading in model_observation.moments)
     count = len(runs.samples)
     varied: list[Varied] = []
     if any(feed.vary for feeds in plan.feed_sets for feed in feeds):
         varied.append("content")
-    if len(sets) > 1:
+    if len(input_sets) > 1:
         varied.append("shape")
     unit: Unit = "reload" if plan.reload else "run"
-    heap = growing_heap(observed.moments, 1, unit, MIN_GROWTH_OF_MODEL)
+    heap = growing_heap(model_observation.moments, 1, unit, MIN_GROWTH_OF_MODEL)
     observation = GrowthObservation(
         moments=moments,
         unit=unit,
         warm_up=1,
         samples=tuple(runs.samples),
-        new_largest=runs_with_new_largest(sets, plan.input_order, count),
-        blocks=observed.blocks,
+        new_largest=runs_with_new_largest(input_sets, plan.input_order, count),
+        blocks=model_observation.blocks,
         growing_heap_bytes=heap.bytes_at,
         caller_keeps_nothing=True,
     )
@@ -225,19 +231,19 @@ def _model_growth(
         subject=str(runs.model),
         kind="model",
         runs=count,
-        warm_up_runs=observed.warm_up_runs,
+        warm_up_runs=model_observation.warm_up_runs,
         warm_up_s=moments[1].time_s if len(moments) > 1 else 0.0,
         onnxruntime=runs.onnxruntime,
-        trim_returned_bytes=observed.trim_returned_bytes,
+        trim_returned_bytes=model_observation.trim_returned_bytes,
         varied=varied or ["none"],
-        dimensions=varied_sizes(sets),
+        dimensions=varied_sizes(input_sets),
         notes=_same_contents_notes(plan, inputs),
-        message=observed.message,
+        message=model_observation.message,
     )
 
 
 def _same_contents_notes(plan: RunPlan, inputs: InputConfig) -> list[str]:
-    """Return a note if the contents of generated inputs should differ in each run, and cannot."""
+    """Return a note if the contents of generated inputs should differ in each run but cannot."""
     feeds = plan.feed_sets[0]
     generated = [feed.name for feed in feeds if feed.name not in inputs.arrays]
     if inputs.same_inputs or not generated or any(feed.vary for feed in feeds):

@@ -26,8 +26,8 @@ _READER_CODE = "from memdiag.growth.parent_reader import main; main()"
 def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Growth:
     """Call `function` `runs` times, and return whether the memory of this process grows with calls.
 
-    Another process reads the memory of this one after the first call, after a tenth of all, and 11
-    times until the end. Garbage is collected before.
+    Another process reads the memory of this one after the first call, after a tenth of all calls,
+    and 11 more times until the end. Garbage is collected before each reading.
 
     Args:
         function: called without arguments, in this thread; its result is dropped.
@@ -37,24 +37,24 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
     Raises:
         UsageError: there are too few runs.
         MeasurementError: the other process ended, or the heap could not be read.
-        XrayError: this system does not let it read the memory of this process.
+        XrayError: this system does not let the other process read the memory of this one.
     """
     check_runs(runs)
     values = EarlierValues()
     function()
     with _ReaderProcess(subject) as reader, _following_values(values):
         reader.read(1, values)
-        done = 1
-        for until in moments_of_runs(runs):
-            for _ in range(until - done):
+        calls_done = 1
+        for calls_at_reading in moments_of_runs(runs):
+            for _ in range(calls_at_reading - calls_done):
                 function()
-            done = until
-            reader.read(done, values)
-        growth = reader.growth(done, values)
-    known = sum(moment.heap_bytes is not None for moment in growth.moments)
-    if known < MIN_MOMENTS:
+            calls_done = calls_at_reading
+            reader.read(calls_done, values)
+        growth = reader.growth(calls_done, values)
+    readable_moments = sum(moment.heap_bytes is not None for moment in growth.moments)
+    if readable_moments < MIN_MOMENTS:
         raise MeasurementError(
-            f"{subject}: the heap of this process could be read at {known} of"
+            f"{subject}: the heap of this process could be read at {readable_moments} of"
             f" {len(growth.moments)} moments. Use glibc's malloc, and stop threads that allocate"
             " between two calls."
         )
@@ -62,7 +62,7 @@ def leak_calls(function: Callable[[], object], *, runs: int, subject: str) -> Gr
 
 
 class _ReaderProcess:
-    """The process that reads the memory of this one; a context manager that ends it."""
+    """The process that reads the memory of this one. As a context manager it ends the process."""
 
     def __init__(self, subject: str) -> None:
         self._process = subprocess.Popen(
@@ -80,7 +80,7 @@ class _ReaderProcess:
         self._process.communicate()
 
     def read(self, run: int, values: EarlierValues) -> None:
-        """Have the memory read, after `run` calls.
+        """Request a reading of the memory after `run` calls.
 
         Raises:
             XrayError: it cannot be read.
@@ -107,10 +107,10 @@ class _ReaderProcess:
         Raises:
             MeasurementError: the process has ended.
         """
-        alive = {name: (count, of) for name, (count, of) in values.counts().items()}
+        alive_by_name = {name: (count, total) for name, (count, total) in values.counts().items()}
         # A call may have several runs.
         sizes = {name: nbytes * values.runs / runs for name, nbytes in values.sizes.items()}
-        self._send_request(ReadingRequest(run=runs, alive=alive, sizes=sizes))
+        self._send_request(ReadingRequest(run=runs, alive=alive_by_name, sizes=sizes))
         record, _ = self._process.communicate()
         if not record:
             raise self._reader_ended_error()
@@ -118,7 +118,7 @@ class _ReaderProcess:
 
     def _send_request(self, request: ReadingRequest) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, as its answer shows
+        with suppress(OSError):  # the process has ended: its missing answer shows that
             self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
 
@@ -130,8 +130,8 @@ class _ReaderProcess:
 def _following_values(values: EarlierValues) -> Iterator[None]:
     """Add inputs and outputs of all runs of sessions to `values` during the block."""
 
-    def add(of_run: dict[str, Any]) -> None:
-        values.add(of_run)
+    def add_values(values_of_run: dict[str, Any]) -> None:
+        values.add(values_of_run)
         values.remember_starts()
 
     session_class = getattr(sys.modules.get("onnxruntime"), "InferenceSession", object)
@@ -142,7 +142,7 @@ def _following_values(values: EarlierValues) -> Iterator[None]:
         if name in vars(base)
     ]
     for owner, name, method in originals:
-        setattr(owner, name, followed_run_method(method, add))
+        setattr(owner, name, followed_run_method(method, add_values))
     try:
         yield
     finally:

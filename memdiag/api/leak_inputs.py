@@ -19,7 +19,7 @@ MAX_COMBINATIONS = 24
 
 
 class SizedInputs(NamedTuple):
-    """One set of inputs.
+    """A set of inputs.
 
     Attributes:
         sizes: the sizes of the dimensions that vary, by name.
@@ -50,27 +50,31 @@ def sized_inputs(
         scratch: a folder for the arrays.
 
     Raises:
-        UsageError: the model runs with none of them, or no dimension can vary.
+        UsageError: the model runs with no inputs, or no dimension can vary.
         MeasurementError: the session cannot be created.
     """
     chosen = choose_inputs(model_file, inputs)
-    given = inputs.arrays
-    same = inputs.same_inputs
-    first = tuple(save_inputs(chosen.plans, given, scratch / "inputs", same_inputs=same))
-    trial = try_once(job, first)
+    given_arrays = inputs.arrays
+    same_inputs = inputs.same_inputs
+    first_feeds = tuple(
+        save_inputs(chosen.plans, given_arrays, scratch / "inputs", same_inputs=same_inputs)
+    )
+    trial = try_once(job, first_feeds)
     if not trial.has_session:
         raise MeasurementError(
             f"{model_file.path}: the session cannot be created ({trial.problem})."
         )
     if not trial.runs:
-        others = find_inputs(model_file, job, scratch, inputs, first=chosen)
-        if others is None:
+        other_inputs = find_inputs(model_file, job, scratch, inputs, first=chosen)
+        if other_inputs is None:
             raise UsageError(
                 f"{model_file.path}: it does not run with these inputs ({trial.problem}). Give"
                 " --dim or --input."
             )
-        chosen = others
-        first = tuple(save_inputs(chosen.plans, given, scratch / "found", same_inputs=same))
+        chosen = other_inputs
+        first_feeds = tuple(
+            save_inputs(chosen.plans, given_arrays, scratch / "found", same_inputs=same_inputs)
+        )
     ranges = dims_by_name(model_file.graph, model_file.functions, ranges)
     if vary_shapes:
         for dimension in chosen.dimensions:
@@ -81,18 +85,18 @@ def sized_inputs(
                 f"{model_file.path}: no dimension can vary. Give a range: --dim NAME=LOW..HIGH."
             )
     ranged_sizes = {name: size for name, size in chosen.sizes.items() if name in ranges}
-    sets = [SizedInputs(ranged_sizes, first)]
+    input_sets = [SizedInputs(ranged_sizes, first_feeds)]
     if not ranges:
-        return sets
+        return input_sets
     dims = dims_by_name(model_file.graph, model_file.functions, inputs.dims)
     candidates = []
     for number, sizes in enumerate(_size_combinations(ranges)):
-        plans = plan_inputs(model_file, dims={**dims, **sizes}, given=given)
+        plans = plan_inputs(model_file, dims={**dims, **sizes}, given=given_arrays)
         folder = scratch / f"sizes-{number}"
-        feeds = tuple(save_inputs(plans, given, folder, same_inputs=same))
+        feeds = tuple(save_inputs(plans, given_arrays, folder, same_inputs=same_inputs))
         candidates.append(SizedInputs(sizes, feeds))
-    usable = inputs_that_run(job, [candidate.feeds for candidate in candidates])
-    return sets + [candidates[index] for index in usable]
+    usable_indices = inputs_that_run(job, [candidate.feeds for candidate in candidates])
+    return input_sets + [candidates[index] for index in usable_indices]
 
 
 def _size_combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
@@ -102,39 +106,41 @@ def _size_combinations(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, 
     for low, high in ranges.values():
         count *= high - low + 1
     if count <= MAX_COMBINATIONS:
-        every = product(*(range(low, high + 1) for low, high in ranges.values()))
-        return [dict(zip(names, sizes, strict=True)) for sizes in every]
-    chosen = random.Random(0)
+        combinations = product(*(range(low, high + 1) for low, high in ranges.values()))
+        return [dict(zip(names, sizes, strict=True)) for sizes in combinations]
+    generator = random.Random(0)
     return [
-        {name: chosen.randint(low, high) for name, (low, high) in ranges.items()}
+        {name: generator.randint(low, high) for name, (low, high) in ranges.items()}
         for _ in range(MAX_COMBINATIONS)
     ]
 
 
-def input_order(sets: int) -> tuple[int, ...]:
+def input_order(set_count: int) -> tuple[int, ...]:
     """Return the index of the set of inputs of each run, in turn."""
-    if sets == 1:
+    if set_count == 1:
         return (0,)
-    chosen = random.Random(0)
-    return tuple(chosen.randrange(sets) for _ in range(4 * sets))
+    generator = random.Random(0)
+    return tuple(generator.randrange(set_count) for _ in range(4 * set_count))
 
 
 def runs_with_new_largest(
-    sets: Sequence[SizedInputs], order: Sequence[int], runs: int
+    input_sets: Sequence[SizedInputs], order: Sequence[int], runs: int
 ) -> frozenset[int]:
     """Return the numbers of the runs in which a dimension was larger than in all runs before."""
     largest: dict[str, int] = {}
-    numbers = set()
+    run_numbers = set()
     for run in range(1, runs + 1):
-        sizes = sets[order[(run - 1) % len(order)]].sizes
+        sizes = input_sets[order[(run - 1) % len(order)]].sizes
         if any(size > largest.get(name, 0) for name, size in sizes.items()):
-            numbers.add(run)
+            run_numbers.add(run)
         for name, size in sizes.items():
             largest[name] = max(size, largest.get(name, 0))
-    return frozenset(numbers)
+    return frozenset(run_numbers)
 
 
-def varied_sizes(sets: Sequence[SizedInputs]) -> dict[str, tuple[int, int]]:
+def varied_sizes(input_sets: Sequence[SizedInputs]) -> dict[str, tuple[int, int]]:
     """Return the smallest and the largest size of each dimension that varies, by name."""
-    sizes = {name: [input_set.sizes[name] for input_set in sets] for name in sets[0].sizes}
-    return {name: (min(values), max(values)) for name, values in sizes.items()}
+    sizes_by_name = {
+        name: [input_set.sizes[name] for input_set in input_sets] for name in input_sets[0].sizes
+    }
+    return {name: (min(values), max(values)) for name, values in sizes_by_name.items()}

@@ -1,4 +1,4 @@
-"""Is it a leak? Observe processes and programs while they do their own work."""
+"""Leak search in processes and programs: observe them while they do their own work."""
 
 import math
 import signal
@@ -42,16 +42,16 @@ PROGRAM_PERIOD_S = 0.05
 """Seconds between two readings at the start. A program that memdiag starts may be short."""
 
 MIN_READINGS = 25
-"""Readings within a duration: in shorter ones the memory is read more often."""
+"""Readings within a duration: in a short one the memory is read more often."""
 
 WARM_UP_SHARE = 0.1
 """Share of the moments of a running program that count as its warm-up."""
 
 STARTUP_S = 10.0
-"""Seconds after its start in which a process is given time to load onnxruntime."""
+"""Seconds after its start that a process has to load onnxruntime."""
 
 MIN_COUNTED_RUNS = 20
-"""Runs from which on growth is counted by runs instead of seconds."""
+"""From this number of runs on, growth is counted by runs instead of seconds."""
 
 PROGRAM_THREADS = 8
 """Threads of a program that may each have a cache of freed blocks."""
@@ -59,23 +59,23 @@ PROGRAM_THREADS = 8
 ENDED_BY_USER = (0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 """Exit codes of a program that ended as intended: servers run until they are interrupted."""
 
-MAX_OTHERS = 5
+MAX_OTHER_PROCESSES = 5
 
 MIN_VISIBLE_BYTES = 256 * KIB
-"""Growth at each of a few readings from which on it is stated without a verdict."""
+"""Growth over a few readings, each higher than the last, that is stated without a verdict."""
 
 MIN_HEAP_BYTES = 16 * KIB
 """Growth of blocks of malloc that is not noise. (200 sessions that were each run for the first time
 added a few KiB, which looked steady to dense readings of a short program.)"""
 
 MIN_WORK_SHARE = 0.01
-"""Share of the time below which a process may have done no work."""
+"""A process may have done no work if it used less than this share of the time as CPU time."""
 
 MIN_STOPPED_SHARE = 0.05
-"""Share of the time from which on it is stated that a process was stopped."""
+"""If a process was stopped for this share of the time or longer, a note says so."""
 
 MIN_UNREAD_SHARE = 0.2
-"""Share of readings that failed from which on a pause is advised."""
+"""If this share of the readings failed or more, a pause is advised."""
 
 TOO_SHORT = "too short for a verdict. Observe it longer."
 PAUSE_ADVICE = (
@@ -105,20 +105,20 @@ def leak_process(
 ) -> Growth:
     """Observe process `pid` and its descendants while they work, and return whether one grows.
 
-    Of several processes with onnxruntime, that with the most growth is judged. The observation ends
-    after `duration_s`, with the process, or at Ctrl-C.
+    If several processes have onnxruntime, the process with the most growth is judged. The
+    observation ends after `duration_s`, with the process, or at Ctrl-C.
 
     Args:
         pid: a process of this user, in any language.
         duration_s: the length of the observation in seconds; None for no limit.
         pause: stop the process for some tenths of a second while it is read (SIGSTOP). The heap of
-            a busy process can only be read so.
+            a busy process can only be read in this way.
         on_progress: called after each reading.
 
     Raises:
         UsageError: `pid` is this process or process 1, or a time is out of bounds.
-        XrayError: there is no such process, it cannot be read, or it began some time ago and has
-            no onnxruntime.
+        XrayError: there is no such process, it cannot be read, or it began at least `STARTUP_S`
+            ago and has no onnxruntime.
     """
     histories = _ProcessHistories(
         _period_s(duration_s, PROCESS_PERIOD_S), on_progress, stops_process=pause
@@ -137,19 +137,19 @@ def leak_process(
     worked_s = (_cpu_time_s(pid) or 0.0) - (worked_s or 0.0)
     growth = histories.growth(run, f"process {pid}", "process")
     if 0 <= worked_s < MIN_WORK_SHARE * run.duration_s:
-        idle = (
+        idle_note = (
             f"the processes used {format_duration(worked_s)} of CPU time in"
             f" {format_duration(run.duration_s)}: if they did no work, nothing could grow"
         )
-        growth = msgspec.structs.replace(growth, notes=(*growth.notes, idle))
+        growth = msgspec.structs.replace(growth, notes=(*growth.notes, idle_note))
     if pause:
         growth = histories.with_stopped_note(growth, run.duration_s)
     else:
         growth = with_pause_advice(growth)
     ended_s = next((process.ended_s for process in run.processes if process.pid == pid), None)
     if duration_s is not None and ended_s is not None:
-        wanted = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
-        growth = msgspec.structs.replace(growth, message=f"the process ended after {wanted}")
+        observed_text = f"{format_duration(ended_s)} of {format_duration(duration_s)}"
+        growth = msgspec.structs.replace(growth, message=f"the process ended after {observed_text}")
     return growth
 
 
@@ -163,15 +163,15 @@ def leak_program(
 ) -> ProgramGrowth:
     """Run the program `command` with its own traffic, and return whether a process of it grows.
 
-    The memory of a process is read between two runs: for some tenths of a second no thread of it
-    starts a run. After `duration_s` or `runs`, whichever is first, the program is ended
-    as Ctrl-C ends it; how it then ends does not matter.
+    The memory of a process is read between two runs: for some tenths of a second none of its
+    threads starts a run. After `duration_s` or `runs`, whichever is first, the program is
+    interrupted as by Ctrl-C; how it then ends does not matter.
 
     Args:
         command: the program and its arguments.
         duration_s: the seconds from its start; None for no limit.
-        runs: the number of runs of all its sessions, 40 or more. They are counted twice a second.
-            None for no limit.
+        runs: the number of runs of all its sessions, 40 or more; None for no limit. The runs are
+            counted twice a second.
         on_progress: called after each reading.
         on_wait: called with a sentence if the program goes on after it was interrupted.
 
@@ -210,7 +210,7 @@ def _require_onnxruntime(pid: int, recorder: Recorder) -> None:
     """Raise XrayError if no recorded process has onnxruntime, and all of them began long ago."""
     try:
         started = [psutil.Process(process.pid).create_time() for process in recorder.processes]
-    except psutil.Error:  # one has ended
+    except psutil.Error:  # a process has ended
         return
     has_none = all(process.runtime is None for process in recorder.processes)
     if has_none and recorder.peak_rss_bytes and time.time() - max(started) >= STARTUP_S:
@@ -221,7 +221,8 @@ def _require_onnxruntime(pid: int, recorder: Recorder) -> None:
 
 
 def _cpu_time_s(root: int) -> float | None:
-    """Return the CPU time of process `root` and its descendants; None if one has ended."""
+    """Return the CPU time in seconds of process `root` and its descendants; None if a process has
+    ended."""
     try:
         times = [psutil.Process(pid).cpu_times() for pid in descendants(root)]
     except psutil.Error:
@@ -230,9 +231,10 @@ def _cpu_time_s(root: int) -> float | None:
 
 
 def _period_s(duration_s: float | None, default_s: float) -> float:
-    """Return the seconds between two readings at the start: the default, or less in a short time.
+    """Return the seconds between two readings at the start: the default, or less for a short
+    duration.
 
-    They double with each 64 readings.
+    The period doubles after each 64 readings.
     """
     return min(default_s, (duration_s or math.inf) / MIN_READINGS)
 
@@ -301,11 +303,11 @@ class _ProcessHistories:
         stopped_s = max((history.stopped_s for history in self._histories.values()), default=0.0)
         if not MIN_STOPPED_SHARE * duration_s <= stopped_s < duration_s:
             return growth
-        faster = duration_s / (duration_s - stopped_s)
+        speedup = duration_s / (duration_s - stopped_s)
         note = (
             f"the process was stopped for {format_duration(stopped_s)} of"
             f" {format_duration(duration_s)} while it was read: if it does less work for that, it"
-            f" grows about {faster:.1f} times as fast as stated when it runs freely"
+            f" grows about {speedup:.1f} times as fast as stated when it runs freely"
         )
         return msgspec.structs.replace(growth, notes=(*growth.notes, note))
 
@@ -338,15 +340,20 @@ class _ProcessHistories:
             if recording.sessions and not reasons:
                 reason = "no session was run. Send the program requests while it is observed."
             if has_failed(recording.exit_code):
-                before = "a run of a session ended" if recording.sessions else "it used onnxruntime"
-                reason = f"{_end_text(recording)} before {before}. Correct its error."
+                missing_step = (
+                    "a run of a session ended" if recording.sessions else "it used onnxruntime"
+                )
+                reason = f"{_end_text(recording)} before {missing_step}. Correct its error."
             raise XrayError(f"{subject}: {reason}")
         growths.sort(key=lambda growth: (growth.is_leak_or_kept, growth.grown_bytes))
-        *others, growth = growths
-        if growth.subject != subject and (others or kind == "process"):
+        *other_growths, growth = growths
+        if growth.subject != subject and (other_growths or kind == "process"):
             subject = f"{subject}, {growth.subject}"
         notes = [*growth.notes, *recording.notes]
-        notes += [f"{other.subject}: {other.sentence}" for other in others[:MAX_OTHERS]]
+        notes += [
+            f"{other_growth.subject}: {other_growth.sentence}"
+            for other_growth in other_growths[:MAX_OTHER_PROCESSES]
+        ]
         if has_failed(recording.exit_code) and growth.message == TOO_SHORT:
             growth = msgspec.structs.replace(
                 growth,
@@ -362,33 +369,34 @@ class _ProcessHistories:
 
 
 def visible_growth(growth: Growth) -> str:
-    """Return a clause on memory in use that rose at each of a few readings; empty if none did."""
+    """Return a clause on memory in use that rose at each of a few readings; empty if there is
+    none."""
     moments = compared_moments(growth.moments)
-    in_use: dict[GrowingOwner, list[int | None]] = {
+    sizes_by_owner: dict[GrowingOwner, list[int | None]] = {
         "heap": [moment.heap_bytes for moment in moments],
         "arena": [moment.arena_used_bytes for moment in moments],
     }
     text = ""
-    for owner, known in in_use.items():
-        sizes = [size for size in known if size is not None]
-        if len(sizes) < len(known):  # some readings failed
+    for owner, readings in sizes_by_owner.items():
+        sizes = [size for size in readings if size is not None]
+        if len(sizes) < len(readings):  # some readings failed
             continue
-        rises = all(before < after for before, after in pairwise(sizes))
-        if len(sizes) >= MIN_POINTS and rises and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
+        is_rising = all(before < after for before, after in pairwise(sizes))
+        if len(sizes) >= MIN_POINTS and is_rising and sizes[-1] - sizes[0] >= MIN_VISIBLE_BYTES:
             runs = counted(moments[-1].run - moments[0].run, "run")
-            grown = format_size(sizes[-1] - sizes[0])
-            text += f". It may leak: {OWNER_LABELS[owner]} grew by {grown} in {runs}"
+            growth_text = format_size(sizes[-1] - sizes[0])
+            text += f". It may leak: {OWNER_LABELS[owner]} grew by {growth_text} in {runs}"
     return text
 
 
 def with_pause_advice(growth: Growth) -> Growth:
-    """Return the growth of a process that was not paused, with advice to do so if that matters."""
-    unread = sum(moment.heap_bytes is None for moment in growth.moments)
+    """Return the growth of a process that was not paused, with advice to pause it if that helps."""
+    unread_count = sum(moment.heap_bytes is None for moment in growth.moments)
     if growth.message == TOO_SHORT:
         message = "too few readings for a verdict"
         growth = msgspec.structs.replace(growth, advice=PAUSE_ADVICE, message=message)
-    read = len(growth.moments) - unread
-    if growth.verdict in ("flat", "plateau") and unread > read:
+    read_count = len(growth.moments) - unread_count
+    if growth.verdict in ("flat", "plateau") and unread_count > read_count:
         # Blocks that are lost may fill memory that malloc had: the resident set shows them later.
         growth = msgspec.structs.replace(
             growth,
@@ -396,18 +404,21 @@ def with_pause_advice(growth: Growth) -> Growth:
             owner=None,
             slope=None,
             sentence="undecided: the process was busy, so that blocks of malloc could be counted at"
-            f" {read} of {len(growth.moments)} readings only",
+            f" {read_count} of {len(growth.moments)} readings only",
             message="too few readings of malloc",
         )
     if "--pause" in growth.advice:
         return growth
-    if unread >= MIN_UNREAD_SHARE * len(growth.moments):
-        why = f"at {unread} of {len(growth.moments)} readings its memory changed while it was read"
+    if unread_count >= MIN_UNREAD_SHARE * len(growth.moments):
+        reason = (
+            f"at {unread_count} of {len(growth.moments)} readings its memory changed while it was"
+            " read"
+        )
     elif growth.verdict == "leak":
-        why = "blocks of malloc in its threads, and values that it keeps, may have been missed"
+        reason = "blocks of malloc in its threads, and values that it keeps, may have been missed"
     else:
         return growth
-    advice = f"observe it again with --pause: {why}"
+    advice = f"observe it again with --pause: {reason}"
     if growth.advice:
         advice += f". {growth.advice[0].upper()}{growth.advice[1:]}"
     return msgspec.structs.replace(growth, advice=advice)
@@ -415,12 +426,13 @@ def with_pause_advice(growth: Growth) -> Growth:
 
 def with_session_cause(growth: Growth, recording: ProgramRun, pid: int) -> Growth:
     """Return `growth` with its cause, if process `pid` creates a session for each call."""
-    own = {session.number for session in recording.sessions if session.pid == pid}
+    process_sessions = {session.number for session in recording.sessions if session.pid == pid}
     cause = next(
         (
             finding
             for finding in recording.findings
-            if finding.name == SESSION_PER_CALL.name and not own.isdisjoint(finding.sessions)
+            if finding.name == SESSION_PER_CALL.name
+            and not process_sessions.isdisjoint(finding.sessions)
         ),
         None,
     )
@@ -438,29 +450,31 @@ def has_failed(exit_code: int | None) -> bool:
 
 def _end_text(recording: ProgramRun) -> str:
     """Return how and when a program ended."""
-    how = end_text(recording.exit_code or 0)
-    return f"the program {how} after {format_duration(recording.duration_s)}"
+    end = end_text(recording.exit_code or 0)
+    return f"the program {end} after {format_duration(recording.duration_s)}"
 
 
 def process_growth(
     history: ProcessHistory, process: RecordedProcess, kind: Literal["program", "process"]
 ) -> Growth:
     """Return the growth of one process, which has at least one moment."""
-    memory = history.moments
-    moments = tuple(reading.moment for reading in memory)
+    readings = history.moments
+    moments = tuple(reading.moment for reading in readings)
     warm_up = max(1, round(WARM_UP_SHARE * len(moments)))
     unit: Unit = "run" if moments[-1].run - moments[0].run >= MIN_COUNTED_RUNS else "second"
     blocks: tuple[GrowingBlocks, ...] = ()
     heap_bytes: tuple[int | None, ...] | None = None
-    read = [
-        reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None
-    ] or memory[-1:]
-    if len(memory) > warm_up:
-        before, after = read[0], read[-1]
-        min_growth = min_growth_of_program(PROGRAM_THREADS, after.moment.run - before.moment.run)
-        growing, heap_bytes = growing_heap(memory, warm_up, unit, min_growth)
-        contents = repeated_contents(history.contents, growing)
-        blocks = grown_blocks(before, after, sizes=growing, contents=contents)
+    heap_readings = [
+        reading for reading in readings[warm_up:] if reading.moment.heap_bytes is not None
+    ] or readings[-1:]
+    if len(readings) > warm_up:
+        first_reading, last_reading = heap_readings[0], heap_readings[-1]
+        min_growth = min_growth_of_program(
+            PROGRAM_THREADS, last_reading.moment.run - first_reading.moment.run
+        )
+        growing_sizes, heap_bytes = growing_heap(readings, warm_up, unit, min_growth)
+        contents = repeated_contents(history.contents, growing_sizes)
+        blocks = grown_blocks(first_reading, last_reading, sizes=growing_sizes, contents=contents)
     kept = kept_values(process.alive_values, blocks, process.value_bytes)
     sites = [call_site(frames) for name, frames in process.kept_from.items() if name in kept.names]
     sites = [site for site in dict.fromkeys(sites) if site]

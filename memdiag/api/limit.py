@@ -48,14 +48,14 @@ def limit(
 
     Each trial is a new process in a new control group with a real limit (version 1 or 2). With the
     CUDA provider the memory on the GPU is limited, by `gpu_mem_limit`, and no group is needed.
-    Where no group can be created, the result is suggested by the measured peak of a process and by
-    the estimate, and its `message` has the reason. Ctrl-C ends the search: the result until then is
+    If no group can be created, the suggestion follows from the measured peak of a process and from
+    the estimate, and `message` has the reason. Ctrl-C ends the search: the result so far is
     returned, with a `message`.
 
     Args:
         model: the ONNX file.
         runs: number of runs after the first one, in each trial.
-        at_bytes: limits under which a trial is made each, instead of a search.
+        at_bytes: limits in bytes; one trial is made under each of them, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
         on_progress: called with a few words about each trial.
         options: see `takes_options`.
@@ -131,19 +131,19 @@ def _search_limit(
     job = _trial_job(model_file, config, inputs, scratch / "inputs")
     trials = _model_trials(model_file, job, parent)
     on_progress("without a limit")
-    begun = time.monotonic()
-    first = trials.measure(None)
-    if first.phase == "first_run" and first.outcome == "failed" and inputs.dimensions:
-        others = find_inputs(model_file, trials.job, scratch, config.inputs, first=inputs)
-        if others is not None:
-            inputs = others
+    trial_started = time.monotonic()
+    first_trial = trials.measure(None)
+    if first_trial.phase == "first_run" and first_trial.outcome == "failed" and inputs.dimensions:
+        other_inputs = find_inputs(model_file, trials.job, scratch, config.inputs, first=inputs)
+        if other_inputs is not None:
+            inputs = other_inputs
             trials.job = _trial_job(model_file, config, inputs, scratch / "found")
-            begun = time.monotonic()
-            first = trials.measure(None)
-    first_s = time.monotonic() - begun
+            trial_started = time.monotonic()
+            first_trial = trials.measure(None)
+    first_trial_s = time.monotonic() - trial_started
     name = path_text(model_file.path)
-    require_completed_trial(first, name, parent)
-    search = LimitSearch(trials, first, first_s)
+    require_completed_trial(first_trial, name, parent)
+    search = LimitSearch(trials, first_trial, first_trial_s)
     if refusal:
         search.message = refusal
     else:
@@ -196,12 +196,12 @@ def _trial_job(
 
 
 def _estimated_bytes(model: Path, session: SessionConfig, inputs: ChosenInputs) -> int | None:
-    """Return the largest peak that is predicted; None if nothing is."""
+    """Return the largest predicted peak in bytes; None if there is no prediction."""
     sizes = {
         dimension.name: dimension.size for dimension in inputs.dimensions if dimension.role != "sum"
     }
     try:
-        predicted = estimate_model(
+        estimate = estimate_model(
             model,
             EstimateConfig(
                 dims=sizes,
@@ -212,7 +212,7 @@ def _estimated_bytes(model: Path, session: SessionConfig, inputs: ChosenInputs) 
         )
     except MemdiagError:  # a release or an operator that is not known
         return None
-    if predicted.baseline_bytes is None or predicted.is_floor:
+    if estimate.baseline_bytes is None or estimate.is_floor:
         return None
-    point = predicted.point
-    return predicted.beside_bytes(point) + max(point.high_bytes, point.peak_bytes)
+    point = estimate.point
+    return estimate.beside_bytes(point) + max(point.high_bytes, point.peak_bytes)

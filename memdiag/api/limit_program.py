@@ -35,12 +35,12 @@ def limit_program(
         command: the program and its arguments.
         duration_s: seconds after which a program that does not end, such as a server, has worked
             and is ended; None to wait for its end.
-        at_bytes: limits under which a trial is made each, instead of a search.
+        at_bytes: limits in bytes; one trial is made under each of them, instead of a search.
         time_limit_s: seconds after which the search ends with the best result so far.
         on_progress: called with a few words about each trial.
 
     Raises:
-        UsageError: there is no such program, or a limit leaves no time.
+        UsageError: there is no such program, or a limit is not greater than 0.
         NoGroupError: no control group can be created; the message states what to do.
         MeasurementError: the program does not work even without a limit.
         KeyboardInterrupt: Ctrl-C before the first trial had ended.
@@ -67,11 +67,11 @@ def limit_program(
             timeout_s=longest_trial_s(time_limit_s) + (duration_s or 0.0),
         )
         on_progress("without a limit")
-        begun = time.monotonic()
-        first = trials.measure(None)
-        first_s = time.monotonic() - begun
-        require_completed_trial(first, subject, parent)
-        search = LimitSearch(trials, first, first_s)
+        trial_started = time.monotonic()
+        first_trial = trials.measure(None)
+        first_trial_s = time.monotonic() - trial_started
+        require_completed_trial(first_trial, subject, parent)
+        search = LimitSearch(trials, first_trial, first_trial_s)
         search.run(deadline, on_progress, at_bytes)
     notes = []
     if trials.escaped is not None:

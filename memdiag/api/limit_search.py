@@ -31,15 +31,15 @@ UNLIMITED_TRIALS = 2
 """Trials without a limit, whose latencies are the measure of slowness."""
 
 MAX_ABOVE_PEAK = 1.1
-"""Ratio of a limit to the peak without one from which on the limit is no measure of the need."""
+"""A limit above this multiple of the peak without a limit does not show what is needed."""
 
 TIMEOUT_RATIO, TIMEOUT_EXTRA_S = 3.0, 3.0
 """A trial has failed if it takes this many times as long as without a limit, and these seconds.
 The ratio is in words in the help of `memdiag limit` and in `reports.limit.sentences`."""
 
 MIN_REREAD_RATIO = 4.0
-"""Contents of files that are read again, relative to the limit, without which no limit has slowed
-a trial down to its timeout."""
+"""A limit has slowed a trial down to its timeout only if the trial reread at least this multiple of
+the limit from files."""
 
 PATIENT_TIMEOUT_RATIO = 4.0
 """Ratio by which the timeout is longer in a second attempt."""
@@ -52,8 +52,8 @@ class LimitTrials(Protocol):
         timeout_s: seconds after which a trial has failed.
         counted: the memory of the last trial that completed.
         uncounted_bytes: mapped pages of files that its group did not count.
-        rss_bytes: the most memory in the last trial, by other figures than the peak of the group:
-            older kernels do not state that.
+        rss_bytes: the most memory in the last trial by other figures than the peak of the group,
+            which older kernels do not state.
     """
 
     timeout_s: float
@@ -75,7 +75,7 @@ def check_limits(limits: Sequence[int]) -> None:
     """Check that limits are greater than 0.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a limit is 0 or less.
     """
     if any(limit <= 0 for limit in limits):
         raise ArgumentError("{at_bytes}: a limit must be greater than 0.")
@@ -89,13 +89,13 @@ def require_completed_trial(point: LimitPoint, subject: str, parent: ParentGroup
     """
     if point.is_completed:
         return
-    where = f" in {point.phase}" if point.phase else ""
-    text = f"{subject}: it does not work without a limit either{where}: {point.message}."
-    above = parent.limit_bytes if parent is not None else None
-    if point.outcome == "killed" and above is not None:
+    phase_clause = f" in {point.phase}" if point.phase else ""
+    text = f"{subject}: it does not work without a limit either{phase_clause}: {point.message}."
+    parent_limit_bytes = parent.limit_bytes if parent is not None else None
+    if point.outcome == "killed" and parent_limit_bytes is not None:
         text += (
-            f" The control group of memdiag is limited to {format_size(above)}. Run memdiag limit"
-            " outside of it."
+            f" The control group of memdiag is limited to {format_size(parent_limit_bytes)}. Run"
+            " memdiag limit outside of it."
         )
     raise MeasurementError(text)
 
@@ -106,7 +106,7 @@ class LimitSearch:
     Args:
         trials: makes the trials.
         first: the first trial without a limit.
-        duration_s: the seconds that it took.
+        duration_s: the duration of this trial in seconds.
 
     Attributes:
         points: the trials.
@@ -127,12 +127,12 @@ class LimitSearch:
     def run(
         self, deadline: Deadline, on_progress: OnProgress, at_bytes: Sequence[int] = ()
     ) -> None:
-        """Make trials until both limits are found; at an early end `message` states the reason.
+        """Make trials until both limits are known; at an early end `message` states the reason.
 
         Args:
-            deadline: the time at which no further trial is started.
+            deadline: the time after which no further trial is started.
             on_progress: called before each trial.
-            at_bytes: limits under which a trial is made each, instead of a search.
+            at_bytes: limits in bytes; one trial is made under each of them, instead of a search.
         """
         try:
             self._run_trials(deadline, on_progress, at_bytes)
@@ -167,29 +167,32 @@ class LimitSearch:
         self._is_search = not at_bytes
         if at_bytes:
             return
-        peak = self._peak_bytes
-        droppable = self._counted.file_bytes if self._counted else 0
+        peak_bytes = self._peak_bytes
+        droppable_bytes = self._counted.file_bytes if self._counted else 0
         bisect_limits(
             measure,
             self.points,
-            guess=rounded_up(max(peak // 2, peak - droppable)),
-            peak=rounded_up(peak),
+            guess=rounded_up(max(peak_bytes // 2, peak_bytes - droppable_bytes)),
+            peak=rounded_up(peak_bytes),
         )
 
     def _make_trial(self, limit_bytes: int) -> LimitPoint:
-        """Make a trial; other work on the machine may have slowed one that reread little."""
+        """Make a trial, and repeat it with more time if it timed out without rereading much.
+
+        Other work on the machine may have slowed such a trial down.
+        """
         assert self._timeout_s is not None
         self._trials.timeout_s = self._timeout_s
         point = self._trials.measure(limit_bytes)
-        reread = point.refault_bytes + point.load_refault_bytes
-        if point.outcome == "timeout" and reread < MIN_REREAD_RATIO * limit_bytes:
+        reread_bytes = point.refault_bytes + point.load_refault_bytes
+        if point.outcome == "timeout" and reread_bytes < MIN_REREAD_RATIO * limit_bytes:
             self._trials.timeout_s = PATIENT_TIMEOUT_RATIO * self._timeout_s
             point = self._trials.measure(limit_bytes)
         return point
 
     @property
     def _peak_bytes(self) -> int:
-        """The largest peak without a limit, as the group counted it if it did."""
+        """The largest peak without a limit in bytes, as the group counted it if it did."""
         peaks = [point.peak_bytes or 0 for point in self.points if point.limit_bytes is None]
         return max(*peaks, 0) or self._rss_bytes
 
@@ -207,20 +210,23 @@ class LimitSearch:
         duration_s: float,
     ) -> MemoryLimit:
         """Return the record of the search; the arguments are fields of `MemoryLimit`."""
-        smallest = smallest_working(self.points)
-        comfortable = smallest_working(self.points, comfortable=True)
-        peak = self._peak_bytes
+        smallest_bytes = smallest_working(self.points)
+        comfortable_bytes = smallest_working(self.points, comfortable=True)
+        peak_bytes = self._peak_bytes
         # A limit that was given may be far above what is needed.
-        is_measured = comfortable is not None and not 0 < MAX_ABOVE_PEAK * peak < comfortable
-        needed = comfortable if is_measured else max(peak, estimated_bytes or 0)
-        assert needed is not None
-        request, limit = suggested_limits(needed, self._uncounted_bytes)
+        is_measured = (
+            comfortable_bytes is not None
+            and not 0 < MAX_ABOVE_PEAK * peak_bytes < comfortable_bytes
+        )
+        needed_bytes = comfortable_bytes if is_measured else max(peak_bytes, estimated_bytes or 0)
+        assert needed_bytes is not None
+        request, limit = suggested_limits(needed_bytes, self._uncounted_bytes)
         return escaped_record(
             MemoryLimit(
                 subject=subject,
                 kind=kind,
-                smallest_bytes=smallest,
-                comfortable_bytes=comfortable,
+                smallest_bytes=smallest_bytes,
+                comfortable_bytes=comfortable_bytes,
                 request_bytes=request,
                 limit_bytes=limit,
                 is_measured_under_limits=is_measured,
@@ -246,19 +252,19 @@ class LimitSearch:
 
     def _trial_notes(self, parent: ParentGroup | None) -> list[str]:
         notes = []
-        above = None if parent is None else parent.limit_bytes
-        if above is not None:
+        parent_limit_bytes = None if parent is None else parent.limit_bytes
+        if parent_limit_bytes is not None:
             notes.append(
-                f"the control group of memdiag is itself limited to {format_size(above)}, which"
-                " limits the trials as well"
+                "the control group of memdiag is itself limited to"
+                f" {format_size(parent_limit_bytes)}, which limits the trials as well"
             )
         smallest = smallest_working(self.points)
-        tried = sum(point.limit_bytes == smallest for point in self.points)
-        limited = sum(point.limit_bytes is not None for point in self.points)
-        if smallest is not None and tried < LIMIT_CONFIRMATIONS and self._is_search:
-            reason = "" if self.message else f", as {limited} trials were made"
+        trial_count = sum(point.limit_bytes == smallest for point in self.points)
+        limited_trials = sum(point.limit_bytes is not None for point in self.points)
+        if smallest is not None and trial_count < LIMIT_CONFIRMATIONS and self._is_search:
+            reason = "" if self.message else f", as {limited_trials} trials were made"
             notes.append(
-                f"{format_size(smallest)} was tried only {counted(tried, 'time')}, and not"
+                f"{format_size(smallest)} was tried only {counted(trial_count, 'time')}, and not"
                 f" {LIMIT_CONFIRMATIONS} times{reason}"
             )
         return notes

@@ -20,11 +20,11 @@ def load(path: str | Path) -> Record:
     Raises:
         RecordError: the file cannot be read, or is not such a record.
     """
-    return codec.load_any_record(Path(path), _kinds_by_schema())
+    return codec.load_any_record(Path(path), _record_types_by_schema())
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Return the profile saved at `path` or in this folder, also that of a job of a sweep.
+    """Return the profile saved at `path`, a file or the folder of the reports, or a job's profile.
 
     Raises:
         RecordError: the file cannot be read, or is not a valid ``memdiag.profile/1``.
@@ -38,14 +38,18 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def load_reported(path: str | Path) -> ReportedRecord:
-    """Return the record saved at `path`, which is one that has reports, also that of a job.
+    """Return the record with reports that is saved at `path`, or the profile of a job.
 
     Raises:
-        RecordError: the file cannot be read, or is not such a record, or the job has none.
+        RecordError: the file cannot be read, is not such a record, or is a job without a profile.
     """
-    reported = (*get_args(ReportedRecord), JobResult)
-    kinds = {schema: kind for schema, kind in _kinds_by_schema().items() if kind in reported}
-    record = codec.load_any_record(Path(path), kinds)
+    reported_types = (*get_args(ReportedRecord), JobResult)
+    types_by_schema = {
+        schema: record_type
+        for schema, record_type in _record_types_by_schema().items()
+        if record_type in reported_types
+    }
+    record = codec.load_any_record(Path(path), types_by_schema)
     if isinstance(record, JobResult):
         if record.profile is None:
             raise RecordError(f"{path}: this job has no profile ({record.sentence}).")
@@ -53,5 +57,5 @@ def load_reported(path: str | Path) -> ReportedRecord:
     return cast("ReportedRecord", record)
 
 
-def _kinds_by_schema() -> dict[str, type[Record]]:
-    return {name.replace("-", "/"): kind for name, kind in RECORD_BY_SCHEMA.items()}
+def _record_types_by_schema() -> dict[str, type[Record]]:
+    return {name.replace("-", "/"): record_type for name, record_type in RECORD_BY_SCHEMA.items()}

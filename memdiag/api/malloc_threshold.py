@@ -1,4 +1,4 @@
-"""What a threshold of malloc saves of the memory that it retains in a profile's child."""
+"""How much of the memory that malloc retains in a profile's child a threshold saves."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ THRESHOLD_OPTION = "mmap-threshold"
 
 MIN_RETAINED_BYTES = 16 * MIB
 MIN_RETAINED_SHARE = 0.25
-"""The threshold is measured if malloc returned this much on request, and this share of the steady
-memory above the baseline."""
+"""The threshold is measured if malloc returned at least these bytes on request, and at least this
+share of the steady memory above the baseline."""
 
 
 def measure_malloc_threshold(
@@ -33,22 +33,24 @@ def measure_malloc_threshold(
         MeasurementError: the interpreter cannot be started.
         KeyboardInterrupt: the user interrupted the child.
     """
-    version, above = profile.environment.onnxruntime, profile.steady_above_bytes
-    retained = profile.allocator_retained_bytes or 0
-    if version is None or above is None or profile.attribution is None:
+    version, above_bytes = profile.environment.onnxruntime, profile.steady_above_bytes
+    retained_bytes = profile.allocator_retained_bytes or 0
+    if version is None or above_bytes is None or profile.attribution is None:
         return profile
     if profile.attribution.allocator not in (None, "glibc"):
         return profile
-    if retained < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above):
+    if retained_bytes < max(MIN_RETAINED_BYTES, MIN_RETAINED_SHARE * above_bytes):
         return profile
     (option,) = (option for option in tuning_options() if option.name == THRESHOLD_OPTION)
-    changed = option.added_to(job)
-    if changed == job or not option.is_available(Runtime.parse(version)):
+    job_with_threshold = option.added_to(job)
+    if job_with_threshold == job or not option.is_available(Runtime.parse(version)):
         return profile
-    measured = MeasuredChild(changed, on_progress=on_progress).run()
-    if measured.interrupted:
+    measurement = MeasuredChild(job_with_threshold, on_progress=on_progress).run()
+    if measurement.interrupted:
         raise KeyboardInterrupt
-    if measured.steady is None or measured.baseline is None:
+    if measurement.steady is None or measurement.baseline is None:
         return profile
-    kept_bytes = measured.steady.rss_bytes - measured.baseline.rss_bytes
-    return msgspec.structs.replace(profile, threshold_saved_bytes=max(0, above - kept_bytes))
+    steady_bytes = measurement.steady.rss_bytes - measurement.baseline.rss_bytes
+    return msgspec.structs.replace(
+        profile, threshold_saved_bytes=max(0, above_bytes - steady_bytes)
+    )

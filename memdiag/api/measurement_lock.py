@@ -1,4 +1,4 @@
-"""A lock of all processes of a user, so that one of them measures at a time."""
+"""A lock between all processes of a user, so that only one of them measures at a time."""
 
 import os
 import stat
@@ -12,10 +12,10 @@ from memdiag.records.file_lock import lock_open_file
 
 
 def lock_files() -> Iterator[Path]:
-    """Yield the files of which the first that is this user's own is locked.
+    """Yield the candidates for the lock file. The first one that belongs to this user is locked.
 
-    It is in the folder for temporary files: processes with different such folders do not wait for
-    each other. Where another user has put something in its place, it is in the cache.
+    It is in the folder for temporary files: processes with different folders do not wait for each
+    other. If another user has put something in its place, the lock file is in the cache.
     """
     for folder in (Path(tempfile.gettempdir()), cache_folder()):
         yield folder / f"memdiag-{os.getuid()}.lock"
@@ -23,20 +23,20 @@ def lock_files() -> Iterator[Path]:
 
 @contextmanager
 def measurement_lock() -> Iterator[None]:
-    """Acquire the lock for the block; waits until it is free. It is released with the process.
+    """Wait for the lock, and hold it during the block. The end of the process releases it, too.
 
-    If no file can be locked that is this user's own, the block does not wait: another user could
-    let it wait forever.
+    If no file of this user can be locked, the block does not wait: another user could make it wait
+    forever.
     """
-    file = _open_own_file()
-    if file is None:
+    descriptor = _open_own_file()
+    if descriptor is None:
         yield
         return
     try:
-        lock_open_file(file)
+        lock_open_file(descriptor)
         yield
     finally:
-        os.close(file)  # releases the lock
+        os.close(descriptor)  # releases the lock
 
 
 def _open_own_file() -> int | None:
@@ -46,10 +46,10 @@ def _open_own_file() -> int | None:
     for path in lock_files():
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, flags, 0o600)
-            if _is_own_private_file(os.fstat(file)):
-                return file
-            os.close(file)
+            descriptor = os.open(path, flags, 0o600)
+            if _is_own_private_file(os.fstat(descriptor)):
+                return descriptor
+            os.close(descriptor)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The models that take the original's place: the rewritten one, and one of each optimizer."""
+"""The models that may replace the original: the rewritten one, and one from each optimizer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,12 +46,12 @@ class NewModels:
 
     @property
     def saved_bytes(self) -> int:
-        """What the most promising rewrite is expected to save of peak plus steady memory."""
+        """The bytes of peak plus steady memory that the most promising rewrite may save."""
         return max((changes[0].saved_bytes for changes in self.rules), default=0)
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether something was not tried because the search ended before."""
+        """Whether something was not tried because the search ended early."""
         return self.state.ended_by != "completion" or bool(self.optimizers.untried)
 
     def rewrite(
@@ -100,24 +100,24 @@ class NewModels:
         """
         if REWRITE in chosen:
             return self.publish_rewritten()
-        optimized = self.optimizers.chosen_model(chosen)
-        result = "another model" if optimized else "the original model"
+        optimized_model = self.optimizers.chosen_model(chosen)
+        result = "another model" if optimized_model else "the original model"
         remedies = _rejected_remedies(self.state.outcomes, f"{result} was chosen instead")
-        if optimized is None:
+        if optimized_model is None:
             self.writer.discard_staged()
             notes = self.writer.notes_on_unused_target()
             return Publication(remedies=remedies, notes=notes)
 
         def publish() -> None:
             try:
-                self.writer.publish_copy(optimized)
+                self.writer.publish_copy(optimized_model)
             except ReportError:
                 self.writer.discard_staged()  # there may be room for one model only
-                self.writer.publish_copy(optimized)
+                self.writer.publish_copy(optimized_model)
 
         problem = self._problem_of(publish)
         self.writer.discard_staged()
-        files = tuple(map(path_text, self.writer.copy_targets(optimized)))
+        files = tuple(map(path_text, self.writer.copy_targets(optimized_model)))
         return Publication(remedies=remedies, output_files=files, problem=problem)
 
     def publish_rewritten(self) -> Publication:
@@ -128,24 +128,26 @@ class NewModels:
         """
         if self.rewritten is None:
             return Publication(remedies=self.state.outcomes)
-        built = self.rewritten.output.built
-        kept = tuple(map(path_text, built.kept))
+        rewritten_files = self.rewritten.output.built
+        kept_files = tuple(map(path_text, rewritten_files.kept))
         return Publication(
             remedies=self.state.outcomes,
-            output_files=(*map(path_text, self.writer.staged_targets), *kept),
-            kept_files=kept,
-            kept_bytes=built.kept_bytes,
+            output_files=(*map(path_text, self.writer.staged_targets), *kept_files),
+            kept_files=kept_files,
+            kept_bytes=rewritten_files.kept_bytes,
             is_valid=self.rewritten.is_valid,
-            oldest_onnxruntime=str(built.oldest.runtime) if built.oldest.runtime else None,
-            oldest_reason=built.oldest.why,
+            oldest_onnxruntime=str(rewritten_files.oldest.runtime)
+            if rewritten_files.oldest.runtime
+            else None,
+            oldest_reason=rewritten_files.oldest.why,
             problem=self._problem_of(self.writer.publish_staged),
         )
 
     def _problem_of(self, publish: Callable[[], object]) -> str:
         """Call `publish`; return why files could not be written, or an empty text.
 
-        A Ctrl-C only ends the search, which still publishes its result: after the first one
-        `publish` is called once more. A second one gives the model up.
+        Ctrl-C only ends the search, which still publishes its result: after the first Ctrl-C
+        `publish` is called once more. A second Ctrl-C gives up the model.
         """
         for _ in range(2):
             try:
@@ -160,10 +162,10 @@ class NewModels:
         return "Ctrl-C came twice. Run it again."
 
 
-def _rejected_remedies(remedies: Sequence[Remedy], why: str) -> tuple[Remedy, ...]:
-    """Return the outcomes of rewrites whose model is not a part of the result, as `why` says."""
+def _rejected_remedies(remedies: Sequence[Remedy], reason: str) -> tuple[Remedy, ...]:
+    """Return `remedies` with applied rewrites rejected for `reason`."""
     return tuple(
-        msgspec.structs.replace(remedy, status="rejected", reason=f"{why} ({remedy.reason})")
+        msgspec.structs.replace(remedy, status="rejected", reason=f"{reason} ({remedy.reason})")
         if remedy.status == "applied"
         else remedy
         for remedy in remedies

@@ -30,7 +30,7 @@ _OWN_OPTIMIZER = "memdiag-fix"
 
 
 def optimizer_names() -> tuple[str, ...]:
-    """Return the names of the optimizers of others, in the order in which they are tried."""
+    """Return the names of third-party optimizers, in the order in which they are tried."""
     return tuple(name for name in OPTIMIZERS if name != _OWN_OPTIMIZER)
 
 
@@ -38,7 +38,7 @@ def check_optimizers(only: Sequence[str], *, changes_values: bool) -> None:
     """Check that the optimizers among the names `only` can be tried.
 
     Raises:
-        UsageError: one is not installed, or it changes values and that is not accepted.
+        UsageError: an optimizer is not installed, or changes values although that is not accepted.
     """
     missing = [name for name in only if name in OPTIMIZERS and not _is_installed(name)]
     if missing:
@@ -58,7 +58,7 @@ class OptimizerOutputs:
 
     Args:
         names: the names of the optimizers to try.
-        changes_values: try also those whose models compute other values.
+        changes_values: also try optimizers whose models compute other values.
 
     Attributes:
         notes: sentences about optimizers that wrote nothing.
@@ -67,11 +67,11 @@ class OptimizerOutputs:
     """
 
     def __init__(self, names: Sequence[str], *, changes_values: bool = False) -> None:
-        self._wanted = [
+        self._requested = [
             name for name in names if changes_values or not OPTIMIZERS[name].changes_values
         ]
-        self._installed = [name for name in self._wanted if _is_installed(name)]
-        self._written: dict[str, Path] = {}
+        self._installed = [name for name in self._requested if _is_installed(name)]
+        self._model_by_name: dict[str, Path] = {}
         self.notes: list[str] = []
         self.failures: dict[str, str] = {}
         self.untried = [*self._installed]
@@ -88,14 +88,15 @@ class OptimizerOutputs:
 
         Each model is named `name_of_result`, since it contains the name of the file of its weights.
 
-        Weights are written to a file next to the model, so that onnxruntime maps what it does not
-        pack. An optimizer that fails, or takes longer than its share of the time, gets a note.
+        Weights are written to a file next to the model, so that onnxruntime maps the weights that
+        it does not pack. An optimizer that fails, or takes longer than its share of the time, gets
+        a note.
 
         Raises:
             MeasurementError: this interpreter cannot be started.
         """
         installed = self._installed
-        missing = [name for name in self._wanted if name not in installed]
+        missing = [name for name in self._requested if name not in installed]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             self.notes.append(
@@ -107,12 +108,12 @@ class OptimizerOutputs:
             end = time.monotonic() + MAX_OPTIMIZERS_SHARE * max(0.0, deadline.at - time.monotonic())
         folder.mkdir()
         try:
-            return self._write_each(model, name_of_result, folder, end, report_progress)
+            return self._write_models(model, name_of_result, folder, end, report_progress)
         except KeyboardInterrupt:
             self.untried[:] = installed  # models that were written are not tried either
             raise
 
-    def _write_each(
+    def _write_models(
         self,
         model: Path,
         name_of_result: str,
@@ -120,7 +121,7 @@ class OptimizerOutputs:
         end: float,
         report_progress: OnProgress,
     ) -> list[TuningOption]:
-        """Return the options of `write`, for the optimizers that are started before `end`."""
+        """Return an option for each optimizer that wrote a model; none is started after `end`."""
         installed = self._installed
         needed_bytes = room_bytes(model)
         options = []
@@ -129,12 +130,12 @@ class OptimizerOutputs:
             if remaining_s <= 0:
                 break
             if shutil.disk_usage(folder).free < needed_bytes:
-                why = (
+                reason = (
                     f"not tried, since each needs {format_size(needed_bytes)} of free space in"
                     f" {tempfile.gettempdir()}. Set TMPDIR to a folder with more"
                 )
-                self.notes.append(f"{', '.join(installed[index:])}: {why}")
-                self.failures |= dict.fromkeys(installed[index:], why)
+                self.notes.append(f"{', '.join(installed[index:])}: {reason}")
+                self.failures |= dict.fromkeys(installed[index:], reason)
                 self.untried.clear()  # more time would not help
                 break
             report_progress(f"optimizing with {name}")
@@ -158,36 +159,44 @@ class OptimizerOutputs:
                 continue
             with open_model(model) as model_file:
                 remove_initializers_from_inputs(model_file, result.path)
-            self._written[name] = result.path
+            self._model_by_name[name] = result.path
             options.append(
-                _optimizer_option(name, result, [other for other in installed if other != name])
+                _optimizer_option(
+                    name, result, [other_name for other_name in installed if other_name != name]
+                )
             )
         return options
 
     def chosen_model(self, chosen: Sequence[str]) -> Path | None:
         """Return the model of the optimizer among the options `chosen`; None if there is none."""
-        return next((self._written[name] for name in chosen if name in self._written), None)
+        return next(
+            (self._model_by_name[name] for name in chosen if name in self._model_by_name), None
+        )
 
 
 def _is_installed(name: str) -> bool:
     return all(importlib.util.find_spec(package) for package in OPTIMIZERS[name].packages)
 
 
-def _optimizer_option(name: str, result: OptimizerResult, others: Sequence[str]) -> TuningOption:
+def _optimizer_option(
+    name: str, result: OptimizerResult, other_optimizers: Sequence[str]
+) -> TuningOption:
     version = f" {result.run.version}" if result.run else ""
     path, caveats = result.path, ""
     if path is not None and path.with_name(f"{path.name}.data").exists():
         caveats += " Keep both files of that model, .onnx and .data, in one folder."
-    bound = ""
+    machine_caveat = ""
     if OPTIMIZERS[name].fits_one_machine:
-        bound = "It fits this release of onnxruntime and this machine's instruction set only."
+        machine_caveat = (
+            "It fits this release of onnxruntime and this machine's instruction set only."
+        )
     if OPTIMIZERS[name].changes_values:
         caveats += " Its outputs differ from the original's, since its weights are rounded."
     return TuningOption(
         name=name,
         does=f"The model is loaded as {name}{version} wrote it, its weights in a file next to it.",
         hurts=f"Instead of the original, the program loads the model that {name} wrote.{caveats}",
-        caveat=bound,
+        caveat=machine_caveat,
         model=path,
-        excludes=tuple(others),
+        excludes=tuple(other_optimizers),
     )

@@ -1,4 +1,4 @@
-"""What session options are expected to save, from the structure of the model alone."""
+"""How much session options are expected to save, estimated from the structure of the model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,19 +31,19 @@ def estimated_savings(
         options: the options, each of which is added alone.
     """
     ctx = AnalysisContext(model_file, runtime, sizes=sizes, reads_weights=False)
-    totals: dict[EstimatedSettings, int] = {}
+    bytes_by_settings: dict[EstimatedSettings, int] = {}
 
     def total_bytes(job: Job) -> int:
         settings = estimated_settings(job.session, DEFAULT_RUNS)
-        if settings not in totals:
+        if settings not in bytes_by_settings:
             point = SessionEstimate(ctx, settings).most_probable(sizes)
-            totals[settings] = point.peak_bytes + point.steady_bytes
-        return totals[settings]
+            bytes_by_settings[settings] = point.peak_bytes + point.steady_bytes
+        return bytes_by_settings[settings]
 
-    before = total_bytes(job)
+    original_bytes = total_bytes(job)
     savings = {
-        option.name: before - total_bytes(option.added_to(job))
+        option.name: original_bytes - total_bytes(option.added_to(job))
         for option in options
         if option.model is None and not option.save_options
     }
-    return {name: saved for name, saved in savings.items() if saved > 0}
+    return {name: saved_bytes for name, saved_bytes in savings.items() if saved_bytes > 0}

@@ -44,7 +44,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class SharedOption(NamedTuple):
-    """What is said of an option in functions and commands.
+    """The description of an option, for functions and commands.
 
     Attributes:
         flag: the option of commands, such as ``--runs``.
@@ -391,18 +391,20 @@ def options_with_defaults(group: type, options: Mapping[str, Any]) -> dict[str, 
     """Return the values of all options of `group`: those given in `options`, and defaults.
 
     Raises:
-        TypeError: there is no such option, as Python raises for a wrong keyword argument.
+        TypeError: there is no such option. Python raises it for a wrong keyword argument, too.
         UsageError: a value is not among the choices of its option.
     """
-    known = options_of(group)
+    options_by_name = options_of(group)
     for name in options:
-        if name not in known:
-            raise TypeError(f"there is no argument {name!r}. Choose from {', '.join(known)}.")
+        if name not in options_by_name:
+            raise TypeError(
+                f"there is no argument {name!r}. Choose from {', '.join(options_by_name)}."
+            )
     values = {
         name: option.default if options.get(name) is None else options[name]
-        for name, (_, option) in known.items()
+        for name, (_, option) in options_by_name.items()
     }
-    for name, (kind, _) in known.items():
+    for name, (kind, _) in options_by_name.items():
         if get_origin(kind) is Literal and values[name] not in get_args(kind):
             choices = ", ".join(get_args(kind))
             raise UsageError(f"{name} cannot be {values[name]!r}. Choose from {choices}.")
@@ -415,20 +417,20 @@ def takes_options(group: type) -> Callable[[_Function], _Function]:
     It lists the options in the signature, which completion shows, and in the docstring, in place of
     the line on `options`.
     """
-    import inspect  # here, as --help needs neither
+    import inspect  # imported here, since --help needs neither of these modules
     import textwrap
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
-        own = list(signature.parameters.values())[:-1]
-        shared = [
+        own_parameters = list(signature.parameters.values())[:-1]
+        shared_parameters = [
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kind
             )
             for name, (kind, option) in options_of(group).items()
         ]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*own, *shared]
+            parameters=[*own_parameters, *shared_parameters]
         )
         lines = [
             textwrap.fill(

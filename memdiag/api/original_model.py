@@ -23,7 +23,8 @@ class OriginalModel:
         job: its session.
         scratch: a folder for files of the search.
         inputs: the inputs that it runs with.
-        evaluator: compares changed models with it; None if it runs with no generated inputs.
+        evaluator: compares changed models with the original; None if it runs with no generated
+            inputs.
     """
 
     file: ModelFile

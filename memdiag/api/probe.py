@@ -20,10 +20,10 @@ _PROBE_NAME = "this process"
 
 
 class SessionProbe:
-    """Context manager that measures the growth of the process: its peak, and at the end.
+    """Context manager that measures the growth of the process at its peak and at the end.
 
-    Objects must still be referenced when the block ends, or they are not counted. `result` is
-    available after the block, also if that raised.
+    Objects that are no longer referenced when the block ends are not counted. `result` is
+    available after the block, even if the block raised an error.
 
     Raises:
         UsageError: `result` is read before the block has ended.
@@ -43,30 +43,33 @@ class SessionProbe:
         gc.collect()
         trim()
         self._observer = open_observer(os.getpid())
-        first = self._observer.boundary()
-        self._before = first.memory
-        self._sampler = None if first.peak_rss_bytes is not None else _ResidentSetSampler()
+        first_boundary = self._observer.boundary()
+        self._before = first_boundary.memory
+        self._sampler = None if first_boundary.peak_rss_bytes is not None else _ResidentSetSampler()
         return self
 
     def __exit__(self, *error: object) -> None:
-        last = self._observer.boundary()
+        last_boundary = self._observer.boundary()
         self._observer.close()
-        peak = last.peak_rss_bytes
+        peak_bytes = last_boundary.peak_rss_bytes
         if self._sampler is not None:
-            peak = max(self._sampler.stop(), last.memory.rss_bytes)
-        assert peak is not None
-        base = self._before.rss_bytes
-        figures = {"peak": peak - base, **growth_since(last.memory, self._before, base)}
+            peak_bytes = max(self._sampler.stop(), last_boundary.memory.rss_bytes)
+        assert peak_bytes is not None
+        base_bytes = self._before.rss_bytes
+        figures = {
+            "peak": peak_bytes - base_bytes,
+            **growth_since(last_boundary.memory, self._before, base_bytes),
+        }
         self._result = Probe(
             name=_PROBE_NAME,
-            figures=figures | {"process_peak": peak},
+            figures=figures | {"process_peak": peak_bytes},
             peak_kind="exact" if self._sampler is None else "sampled",
             notes=PROBE_NOTES,
         )
 
 
 class _ResidentSetSampler:
-    """The largest resident set, by samples: for systems without a high-water mark to reset."""
+    """The largest sampled resident set, for systems without a high-water mark that can be reset."""
 
     def __init__(self) -> None:
         self._observer = open_observer(os.getpid())

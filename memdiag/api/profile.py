@@ -68,8 +68,8 @@ def profile(
     """Load and run `model` in an isolated child process and return its profile.
 
     A session that fails, is killed, hangs or exceeds its limit is not an error: the profile up to
-    that moment is returned, and its `outcome` contains the reason. Of onnxruntime before 1.24 it
-    has no estimate and no findings.
+    that moment is returned, and its `outcome` contains the reason. For onnxruntime before 1.24 the
+    profile has no estimate and no findings.
 
     Args:
         model: the ONNX file; or a ``genai_config.json`` of onnxruntime-genai or its folder, whose
@@ -84,7 +84,7 @@ def profile(
         ModelError: the file is missing, is not an ONNX model, or lacks its external data.
         UsageError: an argument does not fit the model or the runtime.
         MeasurementError: the interpreter cannot be started.
-        ProfileInterrupted: Ctrl-C; it carries the profile up to then.
+        ProfileInterrupted: Ctrl-C; it has the profile up to that moment.
     """
     path, genai = named_model(model_path(model))
     rules = RuleSelection(select=select, ignore=ignore, min_bytes=min_bytes)
@@ -109,25 +109,31 @@ def profile_model(
     """
     with open_model(model) as model_file, temporary_folder() as scratch:
         original = FileStates(model, model_file.files)
-        measurement = _ModelMeasurement(model_file, config, scratch, on_progress, on_near_limit)
-        measured = measurement.run()
-        result = measured.profile
-        if measured.measurement.interrupted:
-            raise ProfileInterrupted(result)
+        model_measurement = _ModelMeasurement(
+            model_file, config, scratch, on_progress, on_near_limit
+        )
+        measured_job = model_measurement.run()
+        profile_so_far = measured_job.profile
+        if measured_job.measurement.interrupted:
+            raise ProfileInterrupted(profile_so_far)
         try:
-            result = measure_malloc_threshold(result, measured.job, on_progress)
-            ctx = context_of_run(result, model_file, config.inputs.dims)
+            profile_so_far = measure_malloc_threshold(profile_so_far, measured_job.job, on_progress)
+            ctx = context_of_run(profile_so_far, model_file, config.inputs.dims)
             if ctx is not None:
-                for explained in explained_profiles(result, ctx, config.rules):
-                    result = explained
+                for explained_profile in explained_profiles(profile_so_far, ctx, config.rules):
+                    profile_so_far = explained_profile
                 if config.run_peak:
-                    result = with_run_peak(result, ctx, measured.job, scratch)
+                    profile_so_far = with_run_peak(profile_so_far, ctx, measured_job.job, scratch)
         except KeyboardInterrupt as interrupt:
-            raise ProfileInterrupted(result) from interrupt
+            raise ProfileInterrupted(profile_so_far) from interrupt
         except ModelError:
             if not original.changed:
                 raise
-        return measured.profile.with_notes((original.sentence,)) if original.changed else result
+        return (
+            measured_job.profile.with_notes((original.sentence,))
+            if original.changed
+            else profile_so_far
+        )
 
 
 def profile_job(
@@ -140,7 +146,7 @@ def profile_job(
 ) -> Profile:
     """Return the profile of one run of `job`, whose inputs are saved already.
 
-    Without `takes_xray` there is neither an X-ray, nor are rules run.
+    Without `takes_xray` no X-ray is taken and no rules are run.
 
     Args:
         model_file: the model of `job`, open.
@@ -156,10 +162,10 @@ def profile_job(
     description = RunDescription(inputs=inputs, dimensions=dimensions)
     xray: XrayTime = "steady" if takes_xray else "none"
     with temporary_folder() as scratch:
-        measured = _measure_job(model_file, job, description, scratch, xray=xray)
-    if measured.measurement.interrupted:
+        measured_job = _measure_job(model_file, job, description, scratch, xray=xray)
+    if measured_job.measurement.interrupted:
         raise KeyboardInterrupt
-    result = measured.profile
+    result = measured_job.profile
     ctx = context_of_run(result, model_file, {}) if takes_xray else None
     if ctx is not None:
         *_, result = explained_profiles(result, ctx, RuleSelection())
@@ -176,7 +182,7 @@ class MeasuredJob(NamedTuple):
 
 @dataclass(frozen=True)
 class _ModelMeasurement:
-    """Measures a model in a child: with usual inputs, and with others if it does not run so.
+    """Measures a model in a child: with the usual inputs, or with others if it fails with these.
 
     Attributes:
         model_file: the model.
@@ -193,7 +199,7 @@ class _ModelMeasurement:
     on_near_limit: Callable[[Profile], None] | None
 
     def run(self) -> MeasuredJob:
-        """Return the measured job; one that failed if no other inputs are found.
+        """Return the measured job; the failed job if no other inputs run.
 
         Raises:
             ProfileInterrupted: Ctrl-C while inputs were searched for, with the failed job.
@@ -202,28 +208,38 @@ class _ModelMeasurement:
         if generation is not None:
             calls = choose_calls(self.model_file, generation, self.config.inputs)
             return self._measure(calls.prompt, calls)
-        usual = self._usual_inputs()
-        measured = self._measure(usual)
-        if not _needs_other_inputs(measured.measurement, usual):
-            return measured
-        others = self._inputs_that_run(measured, usual)
-        return measured if others is None else self._measure(others)
+        usual_inputs = self._usual_inputs()
+        measured_job = self._measure(usual_inputs)
+        if not _needs_other_inputs(measured_job.measurement, usual_inputs):
+            return measured_job
+        other_inputs = self._inputs_that_run(measured_job, usual_inputs)
+        return measured_job if other_inputs is None else self._measure(other_inputs)
 
     def _usual_inputs(self) -> ChosenInputs:
         if self.config.inputs.runs is None:
             return ChosenInputs((), ())
         return choose_inputs(self.model_file, self.config.inputs)
 
-    def _inputs_that_run(self, failed: MeasuredJob, usual: ChosenInputs) -> ChosenInputs | None:
-        """Return inputs with which the model runs, as it does not in `failed`; None without any."""
+    def _inputs_that_run(
+        self, failed_job: MeasuredJob, usual_inputs: ChosenInputs
+    ) -> ChosenInputs | None:
+        """Return inputs that the model runs with after `failed_job`; None if there are none."""
         try:
-            others = find_inputs(
-                self.model_file, failed.job, self.scratch, self.config.inputs, first=usual
+            other_inputs = find_inputs(
+                self.model_file,
+                failed_job.job,
+                self.scratch,
+                self.config.inputs,
+                first=usual_inputs,
             )
         except KeyboardInterrupt as interrupt:
-            raise ProfileInterrupted(failed.profile) from interrupt
-        reason = failed.measurement.outcome.message
-        return None if others is None else _inputs_with_reason(others, usual, reason)
+            raise ProfileInterrupted(failed_job.profile) from interrupt
+        reason = failed_job.measurement.outcome.message
+        return (
+            None
+            if other_inputs is None
+            else _inputs_with_reason(other_inputs, usual_inputs, reason)
+        )
 
     def _measure(self, inputs: ChosenInputs, calls: GenerationCalls | None = None) -> MeasuredJob:
         """Save `inputs`, and measure a child that runs the model with them.
@@ -286,23 +302,23 @@ def _measure_job(
 
     def save_near_limit(memory: GroupMemory) -> None:
         if on_near_limit is not None:
-            measured = child.measurement_until_now(near_limit_text(memory))
-            on_near_limit(assemble(measured, None, memory))
+            measurement = child.measurement_until_now(near_limit_text(memory))
+            on_near_limit(assemble(measurement, None, memory))
 
     # The child is in the control group of this process.
     group = GroupWatch(memory_group_of(os.getpid()), save_near_limit)
-    measured = child.run(on_sample=group.update)
+    measurement = child.run(on_sample=group.update)
     attribution = None if child_xray is None else child_xray.attribution
-    device_memory = None if device is None else device.memory(measured, attribution)
-    profile = assemble(measured, child_xray, group.result(), device_memory)
-    return MeasuredJob(job, measured, profile)
+    device_memory = None if device is None else device.memory(measurement, attribution)
+    profile = assemble(measurement, child_xray, group.result(), device_memory)
+    return MeasuredJob(job, measurement, profile)
 
 
 def _device_watch(model_file: ModelFile, job: Job) -> "DeviceWatch | None":
-    """Return what collects the events of a child that records its device; None for others."""
+    """Return a collector of the events of a child that records its device; None for others."""
     if not job.records_device:
         return None
-    # Late: a profile on the CPU needs none of it.
+    # Imported late, since a profile on the CPU does not need it.
     from memdiag.api.device_watch import DeviceWatch
 
     return DeviceWatch(model_file, job)
@@ -315,8 +331,10 @@ def _needs_other_inputs(measurement: Measurement, inputs: ChosenInputs) -> bool:
     return failed_to_run and bool(inputs.dimensions)
 
 
-def _inputs_with_reason(others: ChosenInputs, usual: ChosenInputs, message: str) -> ChosenInputs:
-    """Return the inputs `others`, with the error of the model at its usual inputs in the notes."""
+def _inputs_with_reason(
+    other_inputs: ChosenInputs, usual_inputs: ChosenInputs, message: str
+) -> ChosenInputs:
+    """Return `other_inputs` with a note on the error of the model at its usual inputs."""
     reason = textwrap.shorten(message, MAX_REASON_LENGTH, placeholder=" …")
-    note = f"the model does not run at {dimensions_text(usual.dimensions)}: {reason}"
-    return others._replace(notes=(*others.notes, note))
+    note = f"the model does not run at {dimensions_text(usual_inputs.dimensions)}: {reason}"
+    return other_inputs._replace(notes=(*other_inputs.notes, note))

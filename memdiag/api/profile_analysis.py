@@ -17,7 +17,7 @@ from memdiag.records.profile import Profile
 from memdiag.rules.match_measurement import match_profile
 
 MAX_READ_BYTES = 1 << 30
-"""Maximum bytes of weights that rules read if the run did not complete. Reading many gigabytes
+"""The most bytes of weights that rules read if the run did not complete. Reading many gigabytes
 would delay the result of a run that a limit ended."""
 
 _NO_RULES = (
@@ -44,7 +44,7 @@ def context_of_run(
         model_file,
         Runtime.parse(version),
         dims=_run_sizes(model_file, profile) if profile.inputs else dims,
-        # onnxruntime and the X-ray have read all weights by then.
+        # In a completed run onnxruntime and the X-ray have read all weights already.
         max_read_bytes=None if profile.outcome.completed else MAX_READ_BYTES,
         block=channel_block(profile.environment.machine),
     )
@@ -81,7 +81,7 @@ def _with_rewrites(profile: Profile, model_file: ModelFile) -> Profile:
     """Return `profile` whose findings name the rewrites that can be applied."""
     if not profile.findings:
         return profile
-    # Late: rewriting needs onnx_ir, which takes long to import.
+    # Imported late, since rewriting needs onnx_ir, which takes long to import.
     from memdiag.fixing.applicable import findings_with_rewrites
 
     return msgspec.structs.replace(

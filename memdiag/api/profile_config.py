@@ -66,8 +66,8 @@ def profile_config(
         command: the command line that asked for the profile.
 
     Raises:
-        UsageError: an option is not of its type, cannot be set, a file cannot be read as an array,
-            a limit leaves no time or no memory, or onnxruntime is not installed and no other
+        UsageError: an option is not of its type or cannot be set, a file cannot be read as an
+            array, a limit is not greater than 0, or onnxruntime is not installed and no other
             interpreter is named.
     """
     values = options_with_defaults(ProfileOptions, options)
@@ -108,29 +108,29 @@ def profile_config(
 
 
 def session_config(values: Mapping[str, Any]) -> SessionConfig:
-    """Return the configuration of a session for the values of options by name, of its fields.
+    """Return the configuration of a session; `values` has its fields by name, and other options.
 
     Raises:
-        UsageError: an option cannot be set, or names are no list.
+        UsageError: an option cannot be set, or names are not a list.
     """
     for name, example in (("providers", CPU_PROVIDER), ("disabled_optimizers", "ConstantFolding")):
         if name in values:
             check_names(name, values[name], example)
     names = {config_field.name for config_field in fields(SessionConfig)}
-    own = {name: _copied(values[name]) for name in names & values.keys()}
-    return SessionConfig(**own, options=check_session_options(values["session_options"]))
+    session_fields = {name: _copy_of_option(values[name]) for name in names & values.keys()}
+    return SessionConfig(**session_fields, options=check_session_options(values["session_options"]))
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy of texts, names, or texts by name, which the caller cannot change."""
+def _copy_of_option(value: Any) -> Any:
+    """Return a copy of the value of an option, which the caller cannot change."""
     if isinstance(value, Mapping):
-        return {name: _copied(item) for name, item in value.items()}
+        return {name: _copy_of_option(item) for name, item in value.items()}
     is_list = isinstance(value, Collection) and not isinstance(value, str)
     return tuple(value) if is_list else value
 
 
 def _inherited_pinning() -> dict[str, str]:
-    """Return what the child inherits and figures depend on, for the record."""
+    """Return the inherited variables of the child on which figures depend, for the record."""
     return {name: os.environ[name] for name in PINNED_ENVIRONMENT if name in os.environ}
 
 
@@ -147,8 +147,8 @@ def check_session_options(session_options: Mapping[str, str | int]) -> dict[str,
     """Return the SessionOptions attributes and config entries by name, as texts.
 
     Raises:
-        UsageError: an option cannot be set or is one of a provider, there is no such level, or a
-            value isn't text.
+        UsageError: an option cannot be set or is an option of a provider, there is no such level,
+            or a value is not text.
     """
     options = {name: _option_text(value) for name, value in session_options.items()}
     for name in _LOG_OPTIONS:
@@ -167,7 +167,7 @@ def check_session_options(session_options: Mapping[str, str | int]) -> dict[str,
 
 
 def _option_text(value: Any) -> Any:
-    """Return a number or a truth as onnxruntime reads it; anything else as it is."""
+    """Return an integer or a bool as the text that onnxruntime reads; other values unchanged."""
     if isinstance(value, int):
         return str(int(value))
     return value
@@ -176,10 +176,10 @@ def _option_text(value: Any) -> Any:
 def check_provider_options(
     provider_options: Mapping[str, Mapping[str, str]], providers: Sequence[str]
 ) -> None:
-    """Check that options are texts, for providers of the session that have options.
+    """Check that options are texts, and that their providers are in the session and have options.
 
     Raises:
-        UsageError: they are not.
+        UsageError: an option does not meet this.
     """
     for provider, options in provider_options.items():
         if provider not in providers:

@@ -35,12 +35,12 @@ from memdiag.units import counted, format_limit
 MAX_WARNINGS = 5
 MIN_NOTABLE_LAG_S = 0.002
 MAX_SLOPE_POINTS = 500
-"""Steps of a generation from which the growth of a token is computed, evenly spread."""
+"""The most steps of a generation, evenly spread, from which the growth per token is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """What is known of a run before it begins.
+    """What is known about a run before it begins.
 
     Attributes:
         inputs: description of the inputs.
@@ -71,14 +71,14 @@ def assemble_profile(
     Args:
         model_file: the model of `job`, open.
         job: the model, the configuration and the inputs.
-        description: what was known of the run before it.
+        description: what was known about the run before it began.
         measured: the measurement of the child.
-        xray: its X-rays; None if none were wanted.
-        group: what the control group of the child counted; None without one.
-        device: its memory on a GPU; None if that was not recorded.
+        xray: the X-rays of the child; None if none were requested.
+        group: the memory that the control group of the child counted; None without a group.
+        device: the child's memory on a GPU; None if it was not recorded.
     """
     baseline = measured.baseline or measured.phases[0].end
-    peak_rss_bytes, highest = _largest_phase_peak(measured, baseline.rss_bytes)
+    peak_rss_bytes, peak_phase = _largest_phase_peak(measured, baseline.rss_bytes)
     all_notes = [*description.notes, *measurement_notes(measured, job)]
     if xray is not None and xray.failure:
         all_notes.append(f"no X-ray: {xray.failure}")
@@ -102,8 +102,8 @@ def assemble_profile(
         samples=measured.samples,
         sampling=measured.sampling,
         peak_rss_bytes=peak_rss_bytes,
-        peak_phase=highest.name,
-        peak_kind=highest.peak_kind,
+        peak_phase=peak_phase.name,
+        peak_kind=peak_phase.peak_kind,
         steady_rss_bytes=measured.steady.rss_bytes if measured.steady else None,
         steady=measured.steady,
         allocator_retained_bytes=measured.allocator_retained_bytes,
@@ -133,8 +133,8 @@ def _measured_generation(generation: Generation | None, measured: Measurement) -
     steps = range(0, len(measured.runs), -(-len(measured.runs) // MAX_SLOPE_POINTS) or 1)
     growth = None
     if len(steps) >= MIN_POINTS:
-        resident = [measured.runs[step].rss_bytes for step in steps]
-        growth = robust_slope(steps, resident).bytes_per_unit
+        resident_bytes = [measured.runs[step].rss_bytes for step in steps]
+        growth = robust_slope(steps, resident_bytes).bytes_per_unit
     return msgspec.structs.replace(
         generation,
         prefill_cache_bytes=measured.prefill_cache_bytes,
@@ -173,8 +173,8 @@ def _largest_phase_peak(measured: Measurement, baseline_rss_bytes: int) -> tuple
     Peaks of phases that retain the same memory differ by a few pages. The returned phase is
     the earliest that reached `MAX_PEAK_DIFFERENCE` of the largest peak above the baseline.
     """
-    started = [phase for phase in measured.phases if phase.name != "start"]
-    phases = started or list(measured.phases)
+    session_phases = [phase for phase in measured.phases if phase.name != "start"]
+    phases = session_phases or list(measured.phases)
     peak = max(phase.peak_rss_bytes for phase in phases)
     return peak, phase_of_peak(phases, measured.spans, baseline_rss_bytes)
 
@@ -186,18 +186,18 @@ def measurement_notes(measured: Measurement, job: Job) -> Iterator[str]:
     yield from unknown_run_key_notes(session.run_options, session.providers)
     providers = measured.providers
     if providers and not job.records_device:  # otherwise it is a finding of the device
-        missing = missing_providers(session.providers, providers)
-        if missing:
-            yield fallback_text(missing, providers)
+        missing_names = missing_providers(session.providers, providers)
+        if missing_names:
+            yield fallback_text(missing_names, providers)
     runtime = f"onnxruntime {measured.onnxruntime}"
-    optimized = any(span.phase == "initialize" for span in measured.spans)
-    transformed = any(span.modified is not None for span in measured.spans)
-    if optimized and not transformed:
+    has_optimized = any(span.phase == "initialize" for span in measured.spans)
+    has_transformed = any(span.modified is not None for span in measured.spans)
+    if has_optimized and not has_transformed:
         yield (
             f"{runtime} logged no graph transformer: constant folding, if there was any, is part"
             " of optimize"
         )
-    elif transformed and not measured.explicit_starts:
+    elif has_transformed and not measured.explicit_starts:
         yield (
             f"{runtime} logs where a graph transformer ends but not where it starts: each span"
             " begins where the transformer before it ended, and the time between two transformers"

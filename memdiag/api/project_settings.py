@@ -69,12 +69,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         Raises:
             UsageError: a budget is not valid.
         """
-        merged = Budget()
+        budget_of_model = Budget()
         for pattern, values in self.budgets.items():
             budget = parse_budget(values, where=f'budgets."{pattern}"')
             if fnmatchcase(model, pattern):
-                merged = merged_budgets(merged, budget)
-        return merged
+                budget_of_model = merged_budgets(budget_of_model, budget)
+        return budget_of_model
 
 
 def read_project_settings(start: Path | None = None) -> ProjectSettings:

@@ -36,13 +36,13 @@ class Recording:
     """A recording of this process and the processes that it starts.
 
     Use it as a context manager. Sessions of onnxruntime that are created inside it are recorded,
-    as ``memdiag run`` records a program. A note of the record counts those that are older.
+    as ``memdiag run`` records a program. A note in the record counts older sessions.
 
     The record is in `folder` when the block has ended. Another process then writes the reports;
     `wait` waits for them, as does the end of this process.
 
     Args:
-        folder: where the record and the reports are written at the end, or the record alone if this
+        folder: where the record and the reports are written at the end, or only the record if this
             process is killed; None for no reports.
         xray: identify the owners of the memory at the end.
     """
@@ -85,7 +85,7 @@ class Recording:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if os.getpid() == self._pid:  # not a fork, which may leave the block as well
+        if os.getpid() == self._pid:  # a fork may leave the block, too
             self._end_recording(END_REQUEST if self.folder is None else END_WITH_REPORTS)
 
     @property
@@ -121,7 +121,7 @@ class Recording:
         if self not in _writing_recordings:
             return
         _writing_recordings.remove(self)
-        failure, has_failed = self._close_process()
+        failure, has_failed = self._wait_for_process()
         if failure:
             raise ReportError(failure.decode())
         if has_failed:
@@ -144,8 +144,8 @@ class Recording:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        writes = request == END_WITH_REPORTS
-        if writes:
+        writes_reports = request == END_WITH_REPORTS
+        if writes_reports:
             _wait_for_reports(
                 [
                     recording
@@ -160,27 +160,27 @@ class Recording:
             failure, length = (self._process.stdout.readline().strip() for _ in range(2))
             record = self._process.stdout.read(int(length or 0))
         if not length or len(record) < int(length):
-            self._close_process()
+            self._wait_for_process()
             raise MeasurementError("the recording has failed: its process has ended.")
         self._record = record
-        if writes and not failure:
+        if writes_reports and not failure:
             _writing_recordings.append(self)
             return
-        self._close_process()
+        self._wait_for_process()
         if failure:
             raise ReportError(failure.decode())
 
     def _has_ended(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
-    def _close_process(self) -> tuple[bytes, bool]:
-        """Wait for the end of the process that records; return its last words, and if it failed."""
+    def _wait_for_process(self) -> tuple[bytes, bool]:
+        """Wait for the recording process to end; return its last output, and whether it failed."""
         assert self._process is not None
         assert self._process.stdout is not None
-        words = b""
+        last_words = b""
         with suppress(OSError), self._process:  # the program has closed our files
-            words = self._process.stdout.read()
-        return words, self._process.wait() != 0
+            last_words = self._process.stdout.read()
+        return last_words, self._process.wait() != 0
 
     def now_s(self) -> float:
         """Return the seconds since the start of the recording, on the clock of its record."""
@@ -258,7 +258,7 @@ def recording(folder: str | os.PathLike[str] | None = None, *, xray: bool = True
 
 
 def _wait_for_reports(recordings: Iterable[Recording]) -> None:
-    """Wait for the reports of `recordings`, and warn of errors for which nobody has waited."""
+    """Wait for the reports of `recordings`, and warn of their errors."""
     for recording in recordings:
         try:
             recording.wait()
@@ -286,7 +286,7 @@ def _install_hook(address: str) -> Callable[[], None]:
     """Record the sessions of this process, now or once onnxruntime is imported.
 
     Returns:
-        a function that ends it.
+        A function that stops recording sessions.
     """
     onnxruntime = sys.modules.get("onnxruntime")
     if onnxruntime is not None:
@@ -296,7 +296,7 @@ def _install_hook(address: str) -> Callable[[], None]:
     sys.meta_path.insert(0, sitecustomize.OnnxruntimeFinder)
 
     def uninstall_imported() -> None:
-        with suppress(ValueError):  # it removes itself at the import
+        with suppress(ValueError):  # the finder removes itself at the import
             sys.meta_path.remove(sitecustomize.OnnxruntimeFinder)
         while sitecustomize.uninstall_functions:
             sitecustomize.uninstall_functions.pop()()
@@ -305,6 +305,6 @@ def _install_hook(address: str) -> Callable[[], None]:
 
 
 def allow_reading_by(pid: int) -> None:
-    """Allow process `pid` to read the memory of this one, which Linux may allow parents only."""
+    """Allow process `pid` to read the memory of this one. Linux may allow only parents to do so."""
     with suppress(OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)

@@ -55,7 +55,8 @@ def run(
             `STDERR_FILE` there; its standard input is then the null device. None to let it print.
         on_progress: called many times a second with the recorder; the program may wait for it to
             return.
-        on_wait: called with a sentence if the program waits at its end for memdiag for a second.
+        on_wait: called with a sentence if the program has waited at its end for memdiag for a
+            second.
 
     Raises:
         UsageError: `command` is empty, the program cannot be started, or a folder cannot be
@@ -137,7 +138,7 @@ def run_program(
 
 @contextmanager
 def _program_streams(name: str | os.PathLike[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the standard streams of a program: files in the folder `name`, or ours without it.
+    """Yield the standard streams of a program: files in the folder `name`; ours if it is None.
 
     Raises:
         UsageError: a file cannot be written.
@@ -169,22 +170,22 @@ _PASSED_SIGNALS: Final = _TERMINAL_SIGNALS | _STOPPING_SIGNALS | {signal.SIGUSR1
 
 _GROUP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 GROUP_SIGNAL_S: Final = 0.5
-"""Seconds after which these are passed on: a program that has ended by then had the signal."""
+"""Seconds before these signals are passed on: a program that has ended by then had the signal."""
 
 MIN_WAITED_S: Final = 0.5
 REPEATED_CTRL_C_S: Final = 5.0
-"""Seconds between two Ctrl-C of a user who does not want to wait for the end of the program."""
+"""Two Ctrl-C within these seconds mean that the user does not want to wait for the program."""
 
 
 def _other_threads_block(numbers: Collection[int]) -> bool:
-    """Return whether signals `numbers` wait for this thread once it blocks them."""
-    wanted = sum(1 << (number - 1) for number in numbers)
+    """Return whether all other threads block the signals `numbers`."""
+    signal_mask = sum(1 << (number - 1) for number in numbers)
     try:
         threads = set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}
         for thread in threads:
             status = Path("/proc/self/task", thread, "status").read_text()
-            blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
-            if wanted & ~blocked:
+            blocked_mask = int(status.partition("SigBlk:")[2].split()[0], 16)
+            if signal_mask & ~blocked_mask:
                 return False
     except OSError:
         return False
@@ -192,16 +193,17 @@ def _other_threads_block(numbers: Collection[int]) -> bool:
 
 
 class _SignalPassing:
-    """Passes signals that were sent to this process on to the program, whose end it waits for.
+    """Passes signals that were sent to this process on to the program, until the program ends.
 
-    A terminal sends its signals, such as SIGINT by Ctrl-C, to all processes of the foreground: the
-    program has them already. They come from the kernel (`si_code`), and others from a process. Only
-    SIGHUP of a terminal that was closed goes to the leader of its session alone.
+    A terminal sends its signals, such as SIGINT for Ctrl-C, to all processes of the foreground, so
+    the program has them already. These signals come from the kernel (`si_code`), other signals from
+    a process. Only the SIGHUP of a terminal that was closed goes to the leader of its session
+    alone.
 
     A signal that a process sends to the whole group cannot be distinguished from a signal to this
     process alone.
 
-    Used as a context manager, within which the signals are blocked in this thread. Where another
+    Use it as a context manager: the signals are blocked in this thread within its block. If another
     thread does not block them, signals that may come from a terminal are not passed on.
     """
 
@@ -210,7 +212,7 @@ class _SignalPassing:
         self._recorder = recorder
         self._handlers: dict[int, Any] = {}
         self._blocked_before: set[int] | None = None
-        self._due: list[tuple[float, int]] = []
+        self._delayed_signals: list[tuple[float, int]] = []
         self._ctrl_c_s = -math.inf
         self._unhandled_ctrl_c = 0
 
@@ -228,7 +230,7 @@ class _SignalPassing:
             is_hangup = number == signal.SIGHUP and os.getsid(0) == os.getpid()
             if not is_from_kernel or is_hangup:
                 delay_s = GROUP_SIGNAL_S if number in _GROUP_SIGNALS else 0.0
-                self._due.append((time.monotonic() + delay_s, number))
+                self._delayed_signals.append((time.monotonic() + delay_s, number))
             elif number == signal.SIGINT:
                 self._unhandled_ctrl_c += 1
             elif number in _TERMINAL_STOP_SIGNALS:  # this process would stop with the program
@@ -239,14 +241,16 @@ class _SignalPassing:
         if self._process.poll() is not None:
             return True
         now_s = time.monotonic()
-        for at_s, number in self._due:
+        for at_s, number in self._delayed_signals:
             if at_s <= now_s:
                 self._pass_on(number)
-        self._due = [(at_s, number) for at_s, number in self._due if at_s > now_s]
+        self._delayed_signals = [
+            (at_s, number) for at_s, number in self._delayed_signals if at_s > now_s
+        ]
         return False
 
     def _handle_ctrl_c(self) -> None:
-        """Skip X-rays if Ctrl-C was pressed while processes wait for them, or twice in a row."""
+        """Skip X-rays if Ctrl-C came while processes wait for them, or twice in a row."""
         now_s = time.monotonic()
         wait = self._recorder.end_wait
         # The same Ctrl-C may have been what ended the program.

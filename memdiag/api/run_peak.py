@@ -26,7 +26,7 @@ from memdiag.runner.node_memory import NoNodeMemory, arena_peak
 def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Path) -> Profile:
     """Return `profile` with the peak of a run, measured in a child of its own.
 
-    If it is not available, the profile says why.
+    If the peak is not available, the profile has the reason.
 
     Args:
         profile: the profile of `job`, with its estimate.
@@ -47,18 +47,22 @@ def with_run_peak(profile: Profile, ctx: AnalysisContext, job: Job, scratch: Pat
             f" {NODE_MEMORY_SINCE} and newer do",
         )
     try:
-        peak, executed = arena_peak(job, scratch, _free_resident_bytes)
+        peak, executed_names = arena_peak(job, scratch, _free_resident_bytes)
     except NoNodeMemory as reason:
         return _profile_without_run_peak(profile, str(reason))
-    estimated = None if profile.estimate is None else ctx.activations(ctx.sizes)
+    estimated_activations = None if profile.estimate is None else ctx.activations(ctx.sizes)
     node = ""
-    if estimated is not None and estimated.scope is not None and estimated.node is not None:
-        node = ctx.graphs.qualified(estimated.scope, estimated.node)
-    own_names = {} if peak.inside else _names_in_model(ctx, executed)
+    if (
+        estimated_activations is not None
+        and estimated_activations.scope is not None
+        and estimated_activations.node is not None
+    ):
+        node = ctx.graphs.qualified(estimated_activations.scope, estimated_activations.node)
+    model_name_by_executed_name = {} if peak.inside else _names_in_model(ctx, executed_names)
     peak = msgspec.structs.replace(
         peak,
-        node=own_names.get(peak.node, peak.node),
-        estimated_bytes=None if estimated is None else estimated.peak_bytes,
+        node=model_name_by_executed_name.get(peak.node, peak.node),
+        estimated_bytes=None if estimated_activations is None else estimated_activations.peak_bytes,
         estimated_node=node,
     )
     return escaped_record(msgspec.structs.replace(profile, run_peak=peak))
@@ -78,29 +82,32 @@ def _free_resident_bytes(pid: int) -> int | None:
     return space.resident_bytes_of(arenas.slack) if arenas.found else None
 
 
-def _names_in_model(ctx: AnalysisContext, executed: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the nodes of the model by the names of executed nodes that the runtime made of them.
+def _names_in_model(
+    ctx: AnalysisContext, executed_names: Sequence[tuple[str, str]]
+) -> dict[str, str]:
+    """Return the nodes of the model by the names of the executed nodes that replaced them.
 
-    The nodes of one operator are in the same order as predicted, if there are as many of them.
+    Nodes of one operator are matched in the predicted order, if there are as many as predicted.
     """
-    own = {node.label for _, scope in ctx.graphs for node in scope.nodes}
-    names, predicted = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    for name, op_type in executed:
-        names[op_type].append(name)
+    model_names = {node.label for _, scope in ctx.graphs for node in scope.nodes}
+    names_by_op_type = defaultdict[str, list[str]](list)
+    sources_by_op_type = defaultdict[str, list[str]](list)
+    for name, op_type in executed_names:
+        names_by_op_type[op_type].append(name)
     nodes = executed_nodes(ctx.graphs, ctx.shapes_at(ctx.sizes), ctx.folds, ctx.runtime, ctx.block)
     for node in nodes:
-        predicted[node.op_type].append(ctx.graphs.qualified(ctx.graphs.main, node.source))
+        sources_by_op_type[node.op_type].append(ctx.graphs.qualified(ctx.graphs.main, node.source))
     return {
         name: source
-        for op_type, made in names.items()
-        if len(made) == len(predicted[op_type])
-        for name, source in zip(made, predicted[op_type], strict=True)
-        if name not in own
+        for op_type, names in names_by_op_type.items()
+        if len(names) == len(sources_by_op_type[op_type])
+        for name, source in zip(names, sources_by_op_type[op_type], strict=True)
+        if name not in model_names
     }
 
 
 def _with_arena_details(profile: Profile, ctx: AnalysisContext) -> Profile:
-    """Return `profile` with the arena of the estimated run, and the growth of its values."""
+    """Return `profile` with the arena of the estimated run, and the growth of the run's values."""
     if profile.estimate is None:
         return profile
     doubled = _doubled_dim_sizes(ctx.model_file, ctx.sizes)
@@ -111,7 +118,8 @@ def _with_arena_details(profile: Profile, ctx: AnalysisContext) -> Profile:
 def _doubled_dim_sizes(
     model_file: ModelFile, sizes: Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
-    """Return for each free dimension the sizes of all if it is twice as large as in `sizes`."""
+    """Return the sizes of all dimensions with one of them twice as large, by its name; empty if
+    they are not known."""
     try:
         return size_grid(model_file, sizes).doubled(sizes)
     except UsageError:  # arrays that were given have shapes that the model does not declare

@@ -1,4 +1,4 @@
-"""Sweep: many models × releases × sizes × options, in a store that says what is done."""
+"""Sweep: many models × releases × sizes × options, in a store that records what is done."""
 
 import math
 import os
@@ -49,7 +49,7 @@ from memdiag.system.memory_limit import most_available_bytes
 from memdiag.units import some_of
 
 FLUSH_S = 60.0
-"""Seconds after which the rows of results are written at the latest."""
+"""Rows of results are written with the first result after these seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,11 @@ class SweepProgress:
     """The state of a sweep under way.
 
     Attributes:
-        step: what is done now, in a few words.
-        total: the number of jobs that are to be done.
+        step: the current step, in a few words.
+        total: the number of jobs to do.
         done: the number of jobs that are done, failed ones included.
         failed: the number of jobs that failed.
-        remaining_s: the seconds until the end, as far as they are known.
+        remaining_s: the estimated seconds until the end; None if they are not known.
         machines: the number of machines.
     """
 
@@ -112,7 +112,8 @@ class SweepExecution(Protocol):
         """Return the classes of the machines."""
 
     def estimate(self, jobs: Sequence[SweepJob]) -> Sequence[int | None]:
-        """Return the bytes that each job is expected to need; None if there is no estimate."""
+        """Return the bytes that each job is expected to need; None if there is no estimate of
+        it."""
 
     def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done."""
@@ -153,7 +154,7 @@ def sweep(
     Raises:
         UsageError: an argument does not fit, a package is not installed, or no release is
             available.
-        RecordError: a store is of another memdiag, or is no store.
+        RecordError: a store was written by another version of memdiag, or is not a store.
         ReportError: the store cannot be written.
         MeasurementError: the scheduler of a cluster is gone; what was measured is stored.
         KeyboardInterrupt: Ctrl-C; what was measured is stored.
@@ -186,7 +187,7 @@ def sweep_answers(
         machines: the memory of each machine on which the models are placed; empty for no placement.
 
     Raises:
-        RecordError: `against` is of another memdiag, or is no store.
+        RecordError: `against` was written by another version of memdiag, or is not a store.
     """
 
     def place(answers: Sweep) -> Placement:
@@ -220,7 +221,7 @@ def run_sweep(
 ) -> SweepOutcome:
     """Measure models under releases, sizes and options, and return what was done.
 
-    The arguments are as in `sweep`; `budget` has a limit of each figure by name.
+    The arguments are as in `sweep`; `budget` has limits by the names of figures.
 
     Raises:
         UsageError, RecordError, ReportError: as in `sweep`.
@@ -230,10 +231,10 @@ def run_sweep(
     dim_sizes = _requested_sizes(dims or {})
     option_values = _requested_options(session_options or {})
     model_budget = parse_model_budget(budget) if budget is not None else None
-    opened = SweepStore(Path(store))
+    sweep_store = SweepStore(Path(store))
     outcome = SweepOutcome(store=Path(store))
     on_progress(SweepProgress(step="reading the store"))
-    opened.repair()
+    sweep_store.repair()
     releases = _requested_releases(values["onnxruntime"], outcome.notes, on_progress)
     models = find_sweep_models(
         [str(path) for path in paths],
@@ -243,38 +244,40 @@ def run_sweep(
     outcome.notes += _model_notes(models, dim_sizes)
     settings = JobSettings(runs=values["runs"], timeout_s=values["timeout_s"])
     jobs = plan_jobs(models, releases, dims=dim_sizes, options=option_values, settings=settings)
-    file_bytes = {model.digest: model.file_bytes for model in models}
+    bytes_by_digest = {model.digest: model.file_bytes for model in models}
     with _open_execution(values["on"], values["processes"], values["memory_bytes"]) as execution:
         on_progress(SweepProgress(step="looking for the machines"))
         machines = execution.machine_classes()
-        # What could not be read, as a path that was wrong, is no answer of a later sweep.
-        statuses = job_column(opened.folder, "status")
-        opened.remove([key for key, status in statuses.items() if status == "unreadable"])
-        _store_unreadable(opened, models, releases, settings, outcome)
-        # Without reading records, of which there may be very many.
-        statuses = job_column(opened.folder, "status")
-        new = []
-        done = []
+        # Models that could not be read before, such as wrong paths, are not results of this sweep.
+        statuses = job_column(sweep_store.folder, "status")
+        sweep_store.remove([key for key, status in statuses.items() if status == "unreadable"])
+        _store_unreadable_models(sweep_store, models, releases, settings, outcome)
+        # Records are not read, since there may be very many.
+        statuses = job_column(sweep_store.folder, "status")
+        new_jobs = []
+        done_keys = []
         for job in jobs:
             keys = [job.key(machine) for machine in machines]
             key = next((key for key in keys if key in statuses), None)
             if key is None or (values["retry_failed"] and statuses[key] != "completed"):
-                new.append(job)
+                new_jobs.append(job)
             else:
-                done.append(key)
+                done_keys.append(key)
         if values["retry_failed"]:
-            keys = [job.key(machine) for job in new for machine in machines]
-            opened.remove([key for key in keys if key in statuses])
-        for key in done:
-            _count_job(outcome, opened, key, statuses[key], model_budget)
-        on_progress(SweepProgress(step="estimating", total=len(new), machines=execution.machines))
-        planned = with_needed_memory(new, file_bytes, execution.estimate)
+            keys = [job.key(machine) for job in new_jobs for machine in machines]
+            sweep_store.remove([key for key in keys if key in statuses])
+        for key in done_keys:
+            _count_job(outcome, sweep_store, key, statuses[key], model_budget)
+        on_progress(
+            SweepProgress(step="estimating", total=len(new_jobs), machines=execution.machines)
+        )
+        planned_jobs = with_needed_memory(new_jobs, bytes_by_digest, execution.estimate)
         try:
-            _run_jobs(planned, execution, opened, outcome, model_budget, on_progress)
+            _run_jobs(planned_jobs, execution, sweep_store, outcome, model_budget, on_progress)
         except KeyboardInterrupt:
             outcome.interrupted = True
         finally:
-            opened.flush()
+            sweep_store.flush()
     return outcome
 
 
@@ -282,7 +285,7 @@ def _check_sweep_options(paths: Sequence[str | Path], values: Mapping[str, Any])
     """Check the paths, and the values of `SweepOptions`.
 
     Raises:
-        UsageError: one does not fit.
+        UsageError: a path or a value does not fit.
     """
     child_process_limits(timeout_s=values["timeout_s"])
     if math.isinf(values["timeout_s"]):
@@ -298,7 +301,7 @@ def _check_sweep_options(paths: Sequence[str | Path], values: Mapping[str, Any])
 
 
 def _run_jobs(
-    planned: Sequence[PlannedJob],
+    planned_jobs: Sequence[PlannedJob],
     execution: SweepExecution,
     store: SweepStore,
     outcome: SweepOutcome,
@@ -310,10 +313,10 @@ def _run_jobs(
     started = flushed = time.monotonic()
     done = failed = 0
 
-    def not_done() -> Iterator[PlannedJob]:
-        """Yield the jobs that no other sweep has done by the time of their turn."""
+    def jobs_not_done() -> Iterator[PlannedJob]:
+        """Yield the jobs that no other sweep has done when their turn comes."""
         nonlocal done
-        for planned_job in planned:
+        for planned_job in planned_jobs:
             keys = [planned_job.job.key(machine) for machine in machines]
             key = next(filter(store.has, keys), None)
             if key is None:
@@ -323,21 +326,21 @@ def _run_jobs(
                 done += 1
 
     def report(step: str) -> None:
-        left = len(planned) - done
-        per_job = (time.monotonic() - started) / done if done else None
+        remaining_jobs = len(planned_jobs) - done
+        seconds_per_job = (time.monotonic() - started) / done if done else None
         on_progress(
             SweepProgress(
                 step=step,
-                total=len(planned),
+                total=len(planned_jobs),
                 done=done,
                 failed=failed,
-                remaining_s=None if per_job is None else per_job * left,
+                remaining_s=None if seconds_per_job is None else seconds_per_job * remaining_jobs,
                 machines=execution.machines,
             )
         )
 
     report("measuring")
-    for result in execution.run(not_done()):
+    for result in execution.run(jobs_not_done()):
         if store.add(result):
             outcome.new_keys.add(result.key)
         _count_job(outcome, store, result.key, result.status, budget)
@@ -372,16 +375,16 @@ def _count_job(
         outcome.exceeded.append(ExceededBudget(key=key, sentences=sentences))
 
 
-def _store_unreadable(
+def _store_unreadable_models(
     store: SweepStore,
     models: Sequence[ModelSource],
     releases: Mapping[str, str],
     settings: JobSettings,
     outcome: SweepOutcome,
 ) -> None:
-    """Store a result without a digest for each model that cannot be read, and each release."""
-    unreadable = [model for model in models if model.problem]
-    for model, release in product(unreadable, releases):
+    """Store a result without a digest for each model that cannot be read, for each release."""
+    unreadable_models = [model for model in models if model.problem]
+    for model, release in product(unreadable_models, releases):
         job = SweepJob(
             model=model.name,
             address=model.address,
@@ -419,7 +422,7 @@ def _open_execution(
 def _requested_releases(
     onnxruntime: Sequence[str], notes: list[str], on_progress: OnSweepProgress
 ) -> dict[str, str]:
-    """Return the releases, each with its interpreter, or empty for its own environment.
+    """Return the interpreter of each release; empty for an environment that memdiag provides.
 
     Releases that are not available are left out with a note.
 
@@ -448,8 +451,10 @@ def _requested_releases(
     if not onnxruntime:
         require_runtime("name releases with --onnxruntime")
         release = str(Runtime.installed())
-        own = runtimes.distribution_version() or ""
-        releases[own or release] = "" if own else sys.executable
+        installed_distribution = runtimes.distribution_version() or ""
+        releases[installed_distribution or release] = (
+            "" if installed_distribution else sys.executable
+        )
     if not releases:
         raise UsageError(" ".join(notes))
     return releases
@@ -459,20 +464,20 @@ def _requested_sizes(dims: Mapping[str, DimSizes]) -> dict[str, list[int]]:
     """Return the sizes of each dimension.
 
     Raises:
-        UsageError: one is no size.
+        UsageError: a value is not a size.
     """
-    sizes: dict[str, list[int]] = {}
+    sizes_by_name: dict[str, list[int]] = {}
     for name, size in dims.items():
         if isinstance(size, tuple):
             check_size_range(name, size)
-            sizes[name] = size_steps(*size, MAX_RANGE_SIZES)
+            sizes_by_name[name] = size_steps(*size, MAX_RANGE_SIZES)
         else:
-            sizes[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
-        for number in sizes[name]:
+            sizes_by_name[name] = list(dict.fromkeys(size if isinstance(size, list) else [size]))
+        for number in sizes_by_name[name]:
             check_dims({name: number})
             if number < 0:
                 raise UsageError(f"dimension {name!r} must be 0 or greater, not {number}.")
-    return sizes
+    return sizes_by_name
 
 
 def _requested_options(session_options: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
@@ -498,11 +503,11 @@ def _model_notes(models: Sequence[ModelSource], sizes: Mapping[str, Sequence[int
         if model.other_names
     ]
     for name in sizes:
-        without = models_without(models, name)
-        if without:
+        models_without_dimension = models_without(models, name)
+        if models_without_dimension:
             notes.append(
-                f"{some_of(without)}: no free dimension {name!r}, by name or by role; measured"
-                " without it"
+                f"{some_of(models_without_dimension)}: no free dimension {name!r}, by name or by"
+                " role; measured without it"
             )
     return notes
 
@@ -511,16 +516,20 @@ def _check_dim_names(models: Sequence[ModelSource], names: Iterable[str]) -> Non
     """Check that at least one model has each dimension.
 
     Raises:
-        UsageError: no model has one; the message names a similar one, or those that exist.
+        UsageError: no model has a dimension; the message names a similar or the existing ones.
     """
-    readable = [model for model in models if not model.problem]
-    known = sorted(
-        {name for model in readable for name in (*(model.dim_names or ()), *model.dim_roles)}
+    readable_models = [model for model in models if not model.problem]
+    known_names = sorted(
+        {name for model in readable_models for name in (*(model.dim_names or ()), *model.dim_roles)}
     )
     for name in names:
-        if readable and len(models_without(readable, name)) == len(readable):
-            similar = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else f"Name one of {some_of(known)}."
-            if not known:
+        if readable_models and len(models_without(readable_models, name)) == len(readable_models):
+            similar = get_close_matches(name, known_names, n=1)
+            hint = (
+                f"Did you mean {similar[0]!r}?"
+                if similar
+                else f"Name one of {some_of(known_names)}."
+            )
+            if not known_names:
                 hint = "All dimensions are fixed: leave it out."
             raise ArgumentError(f"{{dims}}: no model has a free dimension {name!r}. {hint}")

@@ -27,22 +27,22 @@ MAX_JOB_SENTENCE = 1000
 
 
 def run_job(request: JobRequest) -> JobResult:
-    """Return the result of the job of `request`, also if it fails.
+    """Return the result of the job of `request`, even if the job fails.
 
-    Its model is fetched, and its release installed, where they are missing. What another attempt
-    may end, such as a full disk, is a result without a digest, which does not count as done.
+    Its model is fetched, and its release installed, if they are missing. An error that may not
+    happen again, such as a full disk, is a result without a digest, which does not count as done.
     """
     started = time.perf_counter()
     job = request.job
     result = unfinished_result(job, is_alone=request.is_alone)
-    undone = unfinished_result(
+    result_to_repeat = unfinished_result(
         msgspec.structs.replace(job, digest=""), status="unreadable", is_alone=request.is_alone
     )
     try:
         path = _job_model_path(request)
         result = _profiled_result(result, path, request.memory_limit_bytes)
     except (OSError, ProvisionError, MeasurementError, _OtherContentError) as error:
-        result = msgspec.structs.replace(undone, sentence=str(error)[:MAX_JOB_SENTENCE])
+        result = msgspec.structs.replace(result_to_repeat, sentence=str(error)[:MAX_JOB_SENTENCE])
     except MemdiagError as error:
         result = msgspec.structs.replace(result, sentence=str(error)[:MAX_JOB_SENTENCE])
     except Exception as error:  # a defect: the sweep goes on
@@ -55,7 +55,7 @@ def estimated_job_bytes(request: JobRequest) -> int | None:
     """Return the largest resident set that a job is expected to need; None if it is not known."""
     job = request.job
     try:
-        predicted = estimate(
+        prediction = estimate(
             local_path(request.path or job.address),
             dims=job.dims,
             for_onnxruntime=job.onnxruntime,
@@ -64,14 +64,14 @@ def estimated_job_bytes(request: JobRequest) -> int | None:
         )
     except Exception:  # the job itself will report what is wrong with the model
         return None
-    if predicted.is_floor:
+    if prediction.is_floor:
         return None
     # The bound for a malloc that keeps freed blocks; kernels of other providers are not considered.
-    return predicted.beside_bytes(predicted.point) + predicted.point.high_bytes
+    return prediction.beside_bytes(prediction.point) + prediction.point.high_bytes
 
 
 class _OtherContentError(Exception):
-    """Raised if a model has other content than that which is to be measured."""
+    """Raised if the content of a model is not the content to measure."""
 
 
 def _job_model_path(request: JobRequest) -> Path:
@@ -116,7 +116,7 @@ def _job_interpreter(job: SweepJob) -> Path:
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    # Workers of Dask have it, and measured processes would inherit it: malloc then frees sooner.
+    # Workers of Dask set it, and measured processes would inherit it: malloc then frees sooner.
     os.environ.pop("MALLOC_TRIM_THRESHOLD_", None)
     # What native code prints must not be part of an answer.
     answers = os.fdopen(os.dup(1), "wb")

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, Final
 
 import memdiag
-import memdiag.programs.xrays.xray_task  # now: the first X-ray is not to wait for it
+import memdiag.programs.xrays.xray_task  # now, so that the first X-ray need not wait for it
 from memdiag.attribution.address_space import access_denied, no_such_process
 from memdiag.errors import UsageError, XrayError
 from memdiag.model.model_file import open_model
@@ -95,18 +95,18 @@ def watch(
         recorder.watch(pid, has_ended, on_progress)
         if xray:
             recorder.start_xrays("end")
-        count, began_s = signals.count, recorder.now_s()
-        is_noticed = False
+        earlier_signals, began_s = signals.count, recorder.now_s()
+        has_notified = False
 
-        def stops() -> bool:
-            nonlocal is_noticed
-            if not is_noticed and recorder.now_s() >= began_s + NOTICE_S:
-                is_noticed = True
+        def has_new_signal() -> bool:
+            nonlocal has_notified
+            if not has_notified and recorder.now_s() >= began_s + NOTICE_S:
+                has_notified = True
                 xrays = counted(recorder.pending_xrays, "X-ray")
                 on_wait(f"waiting for {xrays}. Ctrl-C skips what is not there yet.")
-            return signals.count > count
+            return signals.count > earlier_signals
 
-        recorder.wait_for_xrays(stops, on_progress)
+        recorder.wait_for_xrays(has_new_signal, on_progress)
         if not recorder.peak_rss_bytes:
             raise XrayError(f"process {pid} has ended, or is a thread of the kernel.")
         if not recorder.xrays and any(process.runtime_version for process in recorder.processes):
@@ -126,7 +126,7 @@ def _command_of(pid: int) -> tuple[str, ...]:
     """Return the command line of process `pid`.
 
     Raises:
-        UsageError: it is no process to watch.
+        UsageError: the process is process 1 or memdiag itself.
         XrayError: there is no such process, or it cannot be read.
     """
     if pid == 1:

@@ -57,13 +57,13 @@ def xray(
     )
     # A file that is given twice is one model.
     paths = {Path(path).resolve(): Path(path) for path in model_paths or guesses}
-    are_used = []
+    used_flags = []
     with ExitStack() as stack:
         files: list[ModelFile] = []
         for path in paths.values():
             try:
                 files.append(stack.enter_context(open_model(path)))
-                are_used.append(guesses.get(str(path), True))
+                used_flags.append(guesses.get(str(path), True))
             except ModelError:
                 if model_paths is not None:
                     raise
@@ -71,7 +71,7 @@ def xray(
         if pause:
             stack.enter_context(paused_process(pid))
         attribution = take_xray(pid, targets)
-    return with_guess_note(attribution, are_used) if model_paths is None else attribution
+    return with_guess_note(attribution, used_flags) if model_paths is None else attribution
 
 
 class ChildXray:
@@ -145,7 +145,8 @@ class ChildXray:
                 self._search_device(steady, targets, attribution)
 
     def _search_at_steady(self, steady: AtSteady, targets: list[SearchTarget]) -> Attribution:
-        """Take the X-ray of the child's own memory, store it with makers, and return it without."""
+        """Take the X-ray of the child's own memory, store it with the makers of copies, and return
+        it without them."""
         attribution = self._take_xray(
             steady.pid,
             targets,
@@ -189,7 +190,7 @@ class ChildXray:
     def _key_value_cache(
         self, ranges: AddressRanges, phase: PhaseName = "decode"
     ) -> tuple[str, ByteRanges] | None:
-        """Return the name of the KV cache, which is its formula, and its memory; None if empty."""
+        """Return the name of the KV cache, which is its formula, and its ranges; None if empty."""
         generation = self._job.generation
         if generation is None or not ranges:
             return None

@@ -166,7 +166,7 @@ def parse_smaps(text: bytes) -> Iterator[Region]:
             if header:
                 yield _parsed_region(header, fields)
             header, fields = match.groups(), {}
-    # If the process ends in between, the last region may be incomplete, without figures.
+    # If the process ends while it is read, the last region may have no figures.
     if header and b"Rss" in fields:
         yield _parsed_region(header, fields)
 
@@ -231,9 +231,9 @@ def _read_whole_file(file: int) -> bytes:
 
 
 def _parsed_region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Region:
-    start, end, permissions, offset, major, minor, inode, raw = header
+    start, end, permissions, offset, major, minor, inode, escaped_path = header
     # The kernel escapes only line feeds in a name, as octal numbers.
-    path = _OCTAL_ESCAPE.sub(lambda code: chr(int(code[1], 8)), os.fsdecode(raw))
+    path = _OCTAL_ESCAPE.sub(lambda match: chr(int(match[1], 8)), os.fsdecode(escaped_path))
     deleted = path.endswith(_DELETED_SUFFIX) and path.startswith("/")
     return Region(
         start=int(start, 16),
@@ -250,11 +250,11 @@ def _parsed_region(header: tuple[bytes, ...], fields: dict[bytes, int]) -> Regio
 
 
 def _ascending_regions(regions: Iterable[Region]) -> Iterator[Region]:
-    """Skip regions that overlap earlier ones: the map may change between two reads."""
-    reach = 0
+    """Yield `regions` except those that overlap earlier ones: the map may change during reading."""
+    last_end = 0
     for region in regions:
-        if reach <= region.start and region.end < intervals.LAST_ADDRESS:
-            reach = region.end
+        if last_end <= region.start and region.end < intervals.LAST_ADDRESS:
+            last_end = region.end
             yield region
 
 
@@ -269,11 +269,11 @@ def _measured_address_space(pid: int, regions: tuple[Region, ...], pagemap: int)
         if flags is None:
             partial = True
             break
-        counted = _resident_pages(flags, region)
-        drift += abs(int(counted.sum()) * PAGE_BYTES - region.rss)
-        resident.append(_page_ranges(counted, region.start))
-        anonymous.append(_page_ranges(counted & (flags & _FILE_PAGE_BIT == 0), region.start))
-        exclusive.append(_page_ranges(counted & (flags & _EXCLUSIVE_BIT != 0), region.start))
+        counted_pages = _resident_pages(flags, region)
+        drift += abs(int(counted_pages.sum()) * PAGE_BYTES - region.rss)
+        resident.append(_page_ranges(counted_pages, region.start))
+        anonymous.append(_page_ranges(counted_pages & (flags & _FILE_PAGE_BIT == 0), region.start))
+        exclusive.append(_page_ranges(counted_pages & (flags & _EXCLUSIVE_BIT != 0), region.start))
     return AddressSpace(
         pid=pid,
         regions=regions,
@@ -286,24 +286,24 @@ def _measured_address_space(pid: int, regions: tuple[Region, ...], pagemap: int)
 
 
 def _page_flags(region: Region, pagemap: int) -> NDArray[np.uint64] | None:
-    """Return one entry per page up to the last resident page; None if the process ended."""
-    count = region.size // PAGE_BYTES
+    """Return the entry of each page up to the last resident one; None if the process ended."""
+    page_count = region.size // PAGE_BYTES
     chunks: list[NDArray[np.uint64]] = []
-    position, resident = 0, 0
-    while position < count:
-        wanted = min(_MAX_ENTRIES_PER_READ, count - position)
+    position, resident_pages = 0, 0
+    while position < page_count:
+        entry_count = min(_MAX_ENTRIES_PER_READ, page_count - position)
         try:
-            data = os.pread(pagemap, wanted * 8, (region.start // PAGE_BYTES + position) * 8)
+            data = os.pread(pagemap, entry_count * 8, (region.start // PAGE_BYTES + position) * 8)
         except OSError:
             return None
-        if len(data) < wanted * 8:
+        if len(data) < entry_count * 8:
             return None
         chunk = np.frombuffer(data, np.uint64)
         chunks.append(chunk)
-        position += wanted
+        position += entry_count
         # Some programs reserve terabytes: stop at the kernel's count of resident pages.
-        resident += int(((chunk & _PRESENT_BIT != 0) & ~_may_be_zeros(chunk, region)).sum())
-        if resident * PAGE_BYTES >= region.rss:
+        resident_pages += int(((chunk & _PRESENT_BIT != 0) & ~_may_be_zeros(chunk, region)).sum())
+        if resident_pages * PAGE_BYTES >= region.rss:
             break
     return np.concatenate(chunks)
 
@@ -314,8 +314,8 @@ def _may_be_zeros(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_
     It is never exclusive. Only its huge version is marked as a page of a file.
     """
     marks = _EXCLUSIVE_BIT | _FILE_PAGE_BIT if region.file_backed else _EXCLUSIVE_BIT
-    unmarked: NDArray[np.bool_] = np.equal(flags & marks, 0)
-    return unmarked
+    may_be_zeros: NDArray[np.bool_] = np.equal(flags & marks, 0)
+    return may_be_zeros
 
 
 def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.bool_]:
@@ -324,12 +324,12 @@ def _resident_pages(flags: NDArray[np.uint64], region: Region) -> NDArray[np.boo
     Pages of zeros cannot be distinguished from pages shared with a forked process, except by
     number: if a region has both, the first ones are assumed to count.
     """
-    present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT_BIT, 0)
-    surplus = int(present.sum()) - region.rss // PAGE_BYTES
+    is_present: NDArray[np.bool_] = np.not_equal(flags & _PRESENT_BIT, 0)
+    surplus = int(is_present.sum()) - region.rss // PAGE_BYTES
     if surplus > 0:
-        ambiguous = np.flatnonzero(present & _may_be_zeros(flags, region))
-        present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
-    return present
+        ambiguous = np.flatnonzero(is_present & _may_be_zeros(flags, region))
+        is_present[ambiguous[max(len(ambiguous) - surplus, 0) :]] = False
+    return is_present
 
 
 def _page_ranges(pages: NDArray[np.bool_], start: int) -> ByteRanges:

@@ -156,9 +156,9 @@ def read_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Proce
 def _arena_object(address: int, chunks: Sequence["_ArenaChunk"], memory: str) -> ArenaObject:
     slack, in_use = (
         intervals.normalized_ranges(
-            [(chunk.start, chunk.end) for chunk in chunks if chunk.used is used]
+            [(chunk.start, chunk.end) for chunk in chunks if chunk.used is is_used]
         )
-        for used in (False, True)
+        for is_used in (False, True)
     )
     used_bytes, slack_bytes = intervals.total_bytes(in_use), intervals.total_bytes(slack)
     return ArenaObject(address, used_bytes, slack_bytes, slack, in_use, memory)
@@ -209,41 +209,43 @@ class _ArenaContent(NamedTuple):
 def _possible_arenas(space: AddressSpace, memory: ProcessMemory, heap: Heap) -> Iterator[int]:
     """Yield the addresses in the heap at which the region vector of a BFCArena object may start."""
     blocks = heap.blocks_in_use(_MIN_OBJECT, _MAX_OBJECT)
-    resident = space.resident
-    index = np.searchsorted(resident[:, 1], blocks[:, 0], side="right")
-    blocks, index = blocks[index < len(resident)], index[index < len(resident)]
+    resident_ranges = space.resident
+    index = np.searchsorted(resident_ranges[:, 1], blocks[:, 0], side="right")
+    blocks, index = blocks[index < len(resident_ranges)], index[index < len(resident_ranges)]
     # Only wholly resident blocks: reading would make other pages resident.
-    whole = (resident[index, 0] <= blocks[:, 0]) & (blocks[:, 1] <= resident[index, 1])
-    blocks = blocks[whole]
+    is_resident = (resident_ranges[index, 0] <= blocks[:, 0]) & (
+        blocks[:, 1] <= resident_ranges[index, 1]
+    )
+    blocks = blocks[is_resident]
     sizes = blocks[:, 1] - blocks[:, 0]
     for size in np.unique(sizes).tolist():
-        same_size = blocks[sizes == size, 0] + _BINS_BYTES
-        rest = size - _BINS_BYTES
-        for first in range(0, len(same_size), _MAX_BLOCKS_PER_READ):
-            starts = same_size[first : first + _MAX_BLOCKS_PER_READ]
-            content, _ = memory.read_blocks(starts, rest)
-            row, word = divmod(
-                _arena_head_indices(content.reshape(-1).view(np.uint64)), rest // WORD
+        vector_starts = blocks[sizes == size, 0] + _BINS_BYTES
+        vector_bytes = size - _BINS_BYTES
+        for start_index in range(0, len(vector_starts), _MAX_BLOCKS_PER_READ):
+            starts = vector_starts[start_index : start_index + _MAX_BLOCKS_PER_READ]
+            content, _ = memory.read_blocks(starts, vector_bytes)
+            rows, word_indices = divmod(
+                _arena_head_indices(content.reshape(-1).view(np.uint64)), vector_bytes // WORD
             )
-            inside = word <= rest // WORD - _HEAD_WORDS
-            yield from (starts[row[inside]] + word[inside] * WORD).tolist()
+            is_complete = word_indices <= vector_bytes // WORD - _HEAD_WORDS
+            yield from (starts[rows[is_complete]] + word_indices[is_complete] * WORD).tolist()
 
 
 def _arena_head_indices(words: WordArray) -> NDArray[np.int64]:
     """Return the indices in `words` at which an arena's two vectors and two numbers may start."""
-    starts = max(len(words) - _HEAD_WORDS + 1, 0)
+    start_count = max(len(words) - _HEAD_WORDS + 1, 0)
     # Numbers are unsigned: a negative difference is very large.
-    lengths = words[1 : starts + 1] - words[:starts]
+    lengths = words[1 : start_count + 1] - words[:start_count]
     indices = np.flatnonzero((lengths >= _REGION_BYTES) & (lengths <= _MAX_VECTOR))
-    head = words[indices[:, None] + np.arange(_HEAD_WORDS)]
-    first, last, capacity, chunks, end, chunk_capacity, unused, following = head.T
-    fits = (first | chunks | end) % WORD == 0
-    fits &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
-    fits &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
-    fits &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
-    fits &= (unused == _NO_CHUNK) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
-    fits &= (following >= 1) & (following < _MAX_ALLOCATIONS)
-    heads: NDArray[np.int64] = indices[fits]
+    head_words = words[indices[:, None] + np.arange(_HEAD_WORDS)]
+    first, last, capacity, chunks, end, chunk_capacity, unused, next_allocation = head_words.T
+    is_head = (first | chunks | end) % WORD == 0
+    is_head &= ((last - first) % _REGION_BYTES == 0) & ((capacity - first) % _REGION_BYTES == 0)
+    is_head &= (capacity - last <= _MAX_VECTOR) & (chunk_capacity - end <= _MAX_VECTOR)
+    is_head &= (end - chunks >= _CHUNK_STRUCT_BYTES[0]) & (end - chunks <= _MAX_VECTOR)
+    is_head &= (unused == _NO_CHUNK) | (unused < (end - chunks) // _CHUNK_STRUCT_BYTES[0])
+    is_head &= (next_allocation >= 1) & (next_allocation < _MAX_ALLOCATIONS)
+    heads: NDArray[np.int64] = indices[is_head]
     return heads
 
 
@@ -285,7 +287,7 @@ def _read_regions(
 ) -> list[_ArenaRegion] | None:
     """Return the regions of the arena with `head`; None if one of them is invalid.
 
-    They are in blocks of malloc, or with `on_device` in none.
+    They must be in blocks of malloc; with `on_device`, in none.
     """
     first, last = head[:2].tolist()
     words = _read_block(memory, heap, first, last - first)
@@ -293,13 +295,13 @@ def _read_regions(
         return None
     regions, previous_end = [], 0
     for start, size, end, _, handles in words.reshape(-1, _REGION_BYTES // WORD).tolist():
-        whole = (
+        is_valid = (
             start + size == end
             and size > 0
             and size % _CHUNK_UNIT_BYTES == 0
             and start >= previous_end
         )
-        if not whole:
+        if not is_valid:
             return None
         if on_device:
             if any(heap.chunk_at(address) is not None for address in (start, end - 1)):
@@ -316,9 +318,12 @@ def _read_regions(
 def _is_memory_in_use(
     memory: ProcessMemory, heap: Heap, start: int, size: int, allocated: int | None = None
 ) -> bool:
-    """Return whether `size` bytes from `start`, of `allocated` ones or as many, are in use."""
-    known = heap.is_in_use(start, size)
-    return _is_mapped_alone(memory, start, allocated or size) if known is None else known
+    """Return whether the `size` bytes from `start` are in use.
+
+    `allocated` is the size in bytes of their block, if it is larger than `size`.
+    """
+    in_heap = heap.is_in_use(start, size)
+    return _is_mapped_alone(memory, start, allocated or size) if in_heap is None else in_heap
 
 
 def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
@@ -327,10 +332,12 @@ def _is_mapped_alone(memory: ProcessMemory, start: int, size: int) -> bool:
     header = _read_words(memory, page, 2 * WORD)
     if header is None:
         return False
-    previous, flagged = header.tolist()
-    end = page + flagged - flagged % PAGE_BYTES
+    previous_size, size_and_flags = header.tolist()
+    end = page + size_and_flags - size_and_flags % PAGE_BYTES
     is_header = (
-        previous == 0 and flagged % PAGE_BYTES == _MMAPPED_CHUNK_FLAG and start - page >= 2 * WORD
+        previous_size == 0
+        and size_and_flags % PAGE_BYTES == _MMAPPED_CHUNK_FLAG
+        and start - page >= 2 * WORD
     )
     return is_header and start + size <= end < start + size + 2 * PAGE_BYTES
 
@@ -339,7 +346,7 @@ def _read_chunks(
     head: WordArray, regions: list[_ArenaRegion], memory: ProcessMemory, heap: Heap
 ) -> tuple[_ArenaChunk, ...] | None:
     """Return the chunks of all `regions`; None if they do not fill the regions without gaps."""
-    first, last, capacity, _, following = head[3:].tolist()
+    first, last, capacity, _, next_allocation = head[3:].tolist()
     if not _is_memory_in_use(memory, heap, first, last - first, capacity - first):
         return None
     words = _read_words(memory, first, last - first)
@@ -353,7 +360,7 @@ def _read_chunks(
         records = words.reshape(-1, nbytes // WORD)[:, :_CHUNK_WORDS].tolist()
         chunks: list[_ArenaChunk] = []
         for region, start in zip(regions, starts, strict=True):
-            chain = _region_chunks(records, start, region, following)
+            chain = _region_chunks(records, start, region, next_allocation)
             if chain is None:
                 break
             chunks.extend(chain)
@@ -363,40 +370,40 @@ def _read_chunks(
 
 
 def _region_chunks(
-    records: list[list[int]], index: int, region: _ArenaRegion, following: int
+    records: list[list[int]], index: int, region: _ArenaRegion, next_allocation: int
 ) -> list[_ArenaChunk] | None:
     """Return the chunks of `region`, the first at `index`; None if they are inconsistent.
 
-    Allocation ids are below `following`.
+    Allocation ids are below `next_allocation`.
     """
     chain: list[_ArenaChunk] = []
-    address, before = region.start, _NO_CHUNK
+    address, previous_index = region.start, _NO_CHUNK
     while index < len(records):
-        size, requested, allocation, start, previous, after = records[index]
-        used = allocation != _NO_CHUNK
-        if start != address or previous != before or size % _CHUNK_UNIT_BYTES:
+        size, requested, allocation, chunk_start, listed_previous, next_index = records[index]
+        is_used = allocation != _NO_CHUNK
+        if chunk_start != address or listed_previous != previous_index or size % _CHUNK_UNIT_BYTES:
             return None
-        if used and (requested > size or not 0 < allocation < following):
+        if is_used and (requested > size or not 0 < allocation < next_allocation):
             return None
-        chain.append(_ArenaChunk(address, address + size, used))
-        address, before, index = address + size, index, after
+        chain.append(_ArenaChunk(address, address + size, is_used))
+        address, previous_index, index = address + size, index, next_index
     return chain if address == region.end and index == _NO_CHUNK else None
 
 
 def _merged_arenas(arenas: Sequence[_ArenaContent]) -> ProcessArenas:
     """Return all arenas as one; regions of two arenas with different chunks are inconsistent."""
-    unique = list(dict.fromkeys(arenas))
+    distinct_arenas = list(dict.fromkeys(arenas))
     all_regions: ByteRanges = np.array(
-        [region for arena in unique for region in arena.regions], np.int64
+        [region for arena in distinct_arenas for region in arena.regions], np.int64
     ).reshape(-1, 2)
     chunks: list[_ArenaChunk] = []
     inconsistent: list[tuple[int, int]] = []
-    for arena in unique:
-        separate = all(
+    for arena in distinct_arenas:
+        is_separate = all(
             np.count_nonzero((all_regions[:, 0] < end) & (start < all_regions[:, 1])) == 1
             for start, end in arena.regions
         )
-        if arena.chunks is not None and separate:
+        if arena.chunks is not None and is_separate:
             chunks.extend(arena.chunks)
         else:
             inconsistent.extend(arena.regions)

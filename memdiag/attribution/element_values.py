@@ -76,15 +76,15 @@ def fp32_values(weight: Array, hints: LayoutHints) -> Iterator[ElementValues]:
 
 
 def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, ...] | None:
-    scale, zero = quantization.scale, quantization.zero_point
-    if scale.dtype != np.float32 or (zero is not None and zero.shape != scale.shape):
+    scale, zero_point = quantization.scale, quantization.zero_point
+    if scale.dtype != np.float32 or (zero_point is not None and zero_point.shape != scale.shape):
         return None
-    parts = [part for part in (zero, scale) if part is not None]
+    parts = [part for part in (zero_point, scale) if part is not None]
     if scale.size == 1:
         parts = [np.broadcast_to(part.reshape(()), weight.shape) for part in parts]
         return weight, *parts
     if scale.ndim == weight.ndim > 1 and all(
-        n in (1, length) for n, length in zip(scale.shape, weight.shape, strict=True)
+        extent in (1, length) for extent, length in zip(scale.shape, weight.shape, strict=True)
     ):
         return weight, *(np.broadcast_to(part, weight.shape) for part in parts)
     axis = quantization.axis + weight.ndim if quantization.axis < 0 else quantization.axis
@@ -93,12 +93,14 @@ def _quantized_views(weight: Array, quantization: Quantization) -> tuple[Array, 
     before, length, after = weight.shape[:axis], weight.shape[axis], weight.shape[axis + 1 :]
     if scale.shape == (length,):
         inner = (1,) * len(after)
-        return weight, *(np.broadcast_to(p.reshape(-1, *inner), weight.shape) for p in parts)
+        return weight, *(np.broadcast_to(part.reshape(-1, *inner), weight.shape) for part in parts)
     block = quantization.block_size
     if block < 1 or length % block or scale.shape != (*before, length // block, *after):
         return None
     divided = weight.reshape(*before, length // block, block, *after)
-    return divided, *(np.broadcast_to(np.expand_dims(p, axis + 1), divided.shape) for p in parts)
+    return divided, *(
+        np.broadcast_to(np.expand_dims(part, axis + 1), divided.shape) for part in parts
+    )
 
 
 def _widen_to_fp32(values: Array) -> Array:

@@ -13,7 +13,7 @@ from memdiag.runner.job import Job
 from memdiag.runner.optimized_model import save_optimized_model
 
 MAX_MISSING_SHARE = 0.02
-"""Share of the weights that may be missing before computed tensors are searched for."""
+"""If a larger share of the weights is missing, computed tensors are searched for."""
 
 
 def fused_search_targets(
@@ -21,7 +21,7 @@ def fused_search_targets(
     attribution: Attribution,
     jobs: Iterable[Job],
     folder: Path,
-    opened: ExitStack,
+    open_models: ExitStack,
     *,
     index: int = 0,
     on_device: Collection[str] = (),
@@ -34,7 +34,7 @@ def fused_search_targets(
         jobs: the sessions of the model that are optimized differently. Each optimized model is
             written by a child that is not measured; a model that cannot be written is left out.
         folder: for the optimized models; it must exist as long as they are searched for.
-        opened: closes the optimized models.
+        open_models: closes the optimized models.
         index: the index of the model among the models of the X-ray.
         on_device: the names of the weights that are on a device.
 
@@ -45,16 +45,18 @@ def fused_search_targets(
     """
     if target.model_file.is_ort_format:
         return []  # a session computes no tensors from the weights of an optimized graph
-    missing = missing_bytes(target, attribution, index=index, on_device=on_device)
-    if missing <= MAX_MISSING_SHARE * target.model_file.weight_bytes:
+    missing_weight_bytes = missing_bytes(target, attribution, index=index, on_device=on_device)
+    if missing_weight_bytes <= MAX_MISSING_SHARE * target.model_file.weight_bytes:
         return []
     targets: list[SearchTarget] = []
     for job in jobs:
         optimized_path = Path(tempfile.mkdtemp(dir=folder)) / "model.onnx"
         if save_optimized_model(job, optimized_path) is None:
-            fused = fused_search_target(opened.enter_context(open_model(optimized_path)), target)
+            fused_target = fused_search_target(
+                open_models.enter_context(open_model(optimized_path)), target
+            )
             if targets:  # weights without a distinct content are listed once
-                fused = fused._replace(unidentifiable=())
-            if fused.weights or fused.unidentifiable:
-                targets.append(fused)
+                fused_target = fused_target._replace(unidentifiable=())
+            if fused_target.weights or fused_target.unidentifiable:
+                targets.append(fused_target)
     return targets

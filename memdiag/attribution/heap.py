@@ -39,7 +39,8 @@ _CHUNK_HEADER_BYTES = 16
 _MIN_CHUNK_BYTES = 32
 _CHUNK_ALIGNMENT_BYTES = 16
 _INVALID_SIZE_BITS = _MMAPPED_SIZE_FLAG | _CHUNK_ALIGNMENT_BYTES >> 1
-"""Bits that no size in a heap has: it is a multiple of the alignment, and not mapped alone."""
+"""Bits that no size in a heap has: sizes are multiples of the alignment, and the flag for a mapped
+chunk is not set."""
 
 HEAP_ALIGNMENT = 64 << 20
 """HEAP_MAX_SIZE of a 64-bit glibc: heaps of arenas except the main arena start at multiples."""
@@ -112,10 +113,10 @@ class Heap:
 
     def chunk_at(self, address: int) -> MallocChunk | None:
         """Return the known chunk that contains `address`; None if there is none."""
-        at = bisect.bisect_right(self.starts, address) - 1
-        if at < 0 or address >= self.ends[at]:
+        index = bisect.bisect_right(self.starts, address) - 1
+        if index < 0 or address >= self.ends[index]:
             return None
-        return MallocChunk(self.starts[at], self.ends[at], _CHUNK_STATES[self.states[at]])
+        return MallocChunk(self.starts[index], self.ends[index], _CHUNK_STATES[self.states[index]])
 
     def is_in_use(self, address: int, nbytes: int) -> bool | None:
         """Return whether `nbytes` bytes at `address` are in one chunk in use.
@@ -193,14 +194,14 @@ class _HeapArea(NamedTuple):
 
     Attributes:
         start, end: their addresses.
-        main: whether they are the heap of the main arena (``[heap]``).
-        resident: whether any of their pages is resident.
+        is_main: whether they are the heap of the main arena (``[heap]``).
+        is_resident: whether any of their pages is resident.
     """
 
     start: int
     end: int
-    main: bool
-    resident: bool
+    is_main: bool
+    is_resident: bool
 
 
 class _InconsistentHeapError(Exception):
@@ -209,21 +210,21 @@ class _InconsistentHeapError(Exception):
 
 def _heap_areas(space: AddressSpace) -> Iterator[_HeapArea]:
     """Yield the writable private anonymous memory, adjacent regions joined."""
-    current = _HeapArea(0, 0, main=False, resident=False)
+    area = _HeapArea(0, 0, is_main=False, is_resident=False)
     for region in space.regions:
-        main = region.path == "[heap]"
-        if not main and not (region.nameless and region.permissions == "rw-p"):
+        is_main = region.path == "[heap]"
+        if not is_main and not (region.nameless and region.permissions == "rw-p"):
             continue
-        if (current.end, current.main) == (region.start, main):
+        if (area.end, area.is_main) == (region.start, is_main):
             # A request for huge pages in the middle of a block splits its region.
-            resident = current.resident or region.rss > 0
-            current = current._replace(end=region.end, resident=resident)
+            is_resident = area.is_resident or region.rss > 0
+            area = area._replace(end=region.end, is_resident=is_resident)
             continue
-        if current.resident:
-            yield current
-        current = _HeapArea(region.start, region.end, main, region.rss > 0)
-    if current.resident:
-        yield current
+        if area.is_resident:
+            yield area
+        area = _HeapArea(region.start, region.end, is_main, region.rss > 0)
+    if area.is_resident:
+        yield area
 
 
 class _HeapWalker:
@@ -238,12 +239,12 @@ class _HeapWalker:
     def walk(self, area: _HeapArea, space: AddressSpace) -> None:
         """Add the chunks of `area`, or the reason why they are not known."""
         start, end = area.start, area.end
-        if area.main:
+        if area.is_main:
             self._walk_heap(start, end, range(start, start + 1))
             return
         for heap_start, heap_end in self._arena_heaps(start, end):
             if start < heap_start:
-                self._mapped_chunks(start, heap_start, space)
+                self._add_mapped_chunks(start, heap_start, space)
             headers = range(
                 heap_start + 2 * _CHUNK_HEADER_BYTES,
                 heap_start + _MAX_ARENA_HEADER,
@@ -252,24 +253,27 @@ class _HeapWalker:
             self._walk_heap(heap_start, heap_end, headers)
             start = heap_end
         if start < end:
-            self._mapped_chunks(start, end, space)
+            self._add_mapped_chunks(start, end, space)
 
-    def _walk_heap(self, start: int, end: int, firsts: range) -> None:
-        """Walk the heap ``[start, end)`` from the first of `firsts` at which a chain starts."""
+    def _walk_heap(self, start: int, end: int, possible_starts: range) -> None:
+        """Add the chunks of the heap ``[start, end)``, from the first address that starts a chain.
+
+        `possible_starts` are the addresses at which the first chunk may be.
+        """
         reason = ""
         for _ in range(_MAX_WALK_ATTEMPTS):
             self._words.discard()
-            for first in firsts:
-                count = len(self.starts)
+            for chain_start in possible_starts:
+                old_count = len(self.starts)
                 try:
-                    self._add_chunk(start, first + WORD, _CHUNK_IN_USE)
-                    self._follow_chain(first, end)
+                    self._add_chunk(start, chain_start + WORD, _CHUNK_IN_USE)
+                    self._follow_chain(chain_start, end)
                 except _InconsistentHeapError as error:
                     reason = str(error)
-                    del self.starts[count:], self.ends[count:], self.states[count:]
+                    del self.starts[old_count:], self.ends[old_count:], self.states[old_count:]
                 else:
                     return
-        if len(firsts) > 1:
+        if len(possible_starts) > 1:
             reason = "no chain of chunks ends at the end of this arena's heap"
         self.unknown.append(UnknownArea(start, end, reason))
 
@@ -279,49 +283,49 @@ class _HeapWalker:
         A heap has up to millions of chunks: the loop calls nothing but `append` for each of them.
         """
         add_end, add_state = self.ends.append, self.states.append
-        count = len(self.ends)
+        old_count = len(self.ends)
         address, low, high = first, 0, 0
-        size = self._words.at(address + WORD)
+        size = self._words.word_at(address + WORD)
         if not size & _PREVIOUS_IN_USE_FLAG:
             raise _InconsistentHeapError("the first chunk follows a free one")
         while True:
             length = size & ~_SIZE_FLAGS
-            after = address + length
+            next_address = address + length
             if (
                 size & _INVALID_SIZE_BITS
                 or length < _MIN_CHUNK_BYTES
-                or after > end - _CHUNK_HEADER_BYTES
+                or next_address > end - _CHUNK_HEADER_BYTES
             ):
                 break
-            if after > high - _CHUNK_HEADER_BYTES:
-                words, low, high = self._words.read(after, _CHUNK_HEADER_BYTES)
+            if next_address > high - _CHUNK_HEADER_BYTES:
+                words, low, high = self._words.read(next_address, _CHUNK_HEADER_BYTES)
                 if len(self.ends) > _MAX_HEAP_CHUNKS:
                     raise _InconsistentHeapError(f"there are more than {_MAX_HEAP_CHUNKS:,} chunks")
-            at = (after - low) // WORD
-            size = words[at + 1]
+            index = (next_address - low) // WORD
+            size = words[index + 1]
             if size & _PREVIOUS_IN_USE_FLAG:
                 add_state(_CHUNK_IN_USE)
-            elif words[at] == length:
+            elif words[index] == length:
                 add_state(_CHUNK_FREE)
             else:
                 raise _InconsistentHeapError(
                     f"the free chunk at {address:#x} has another size at its end"
                 )
             # The word before its size belongs to the previous chunk.
-            add_end(after + WORD)
-            address = after
+            add_end(next_address + WORD)
+            address = next_address
         add_state(self._last_state(address, size, end))
         add_end(end)
         self.starts.append(first + WORD)
-        self.starts.extend(self.ends[count:-1])
+        self.starts.extend(self.ends[old_count:-1])
 
     def _last_state(self, address: int, size: int, end: int) -> int:
         """Return the state of the chunk at `address`, with its flags in `size`: the heap's last."""
         length = size & ~_SIZE_FLAGS
-        after = address + length
-        if size & _INVALID_SIZE_BITS or after > end:
+        next_address = address + length
+        if size & _INVALID_SIZE_BITS or next_address > end:
             raise _InconsistentHeapError(f"the chunk at {address:#x} has an invalid size")
-        if after == end:
+        if next_address == end:
             return _CHUNK_TOP
         if length >= _MIN_CHUNK_BYTES:
             raise _InconsistentHeapError(f"no chunk fits after the chunk at {address:#x}")
@@ -337,62 +341,66 @@ class _HeapWalker:
 
     def _arena_heaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of the heaps of secondary malloc arenas in ``[start, end)``."""
-        at = -(-start // HEAP_ALIGNMENT) * HEAP_ALIGNMENT
-        while at < end:
+        address = -(-start // HEAP_ALIGNMENT) * HEAP_ALIGNMENT
+        while address < end:
             self._words.discard()
             try:
-                arena, previous, size = (self._words.at(at + WORD * n) for n in range(3))
+                arena, previous, size = (
+                    self._words.word_at(address + WORD * index) for index in range(3)
+                )
             except _InconsistentHeapError:
                 arena = previous = size = 0
-            first = previous == 0 and _CHUNK_HEADER_BYTES < arena - at <= 0x80
-            later = previous % HEAP_ALIGNMENT == 0 and previous and arena % HEAP_ALIGNMENT <= 0x80
+            is_first = previous == 0 and _CHUNK_HEADER_BYTES < arena - address <= 0x80
+            is_later = (
+                previous % HEAP_ALIGNMENT == 0 and previous and arena % HEAP_ALIGNMENT <= 0x80
+            )
             if (
-                (first or later)
+                (is_first or is_later)
                 and size % PAGE_BYTES == 0
-                and 0 < size <= min(end - at, HEAP_ALIGNMENT)
+                and 0 < size <= min(end - address, HEAP_ALIGNMENT)
             ):
-                yield at, at + size
-            at += HEAP_ALIGNMENT
+                yield address, address + size
+            address += HEAP_ALIGNMENT
 
-    def _mapped_chunks(self, start: int, end: int, space: AddressSpace) -> None:
+    def _add_mapped_chunks(self, start: int, end: int, space: AddressSpace) -> None:
         """Add the chunks that malloc mapped individually, next to each other or to other mappings.
 
         Only chains that start at the start of the area or end at its end are accepted.
         """
         self._words.discard()
-        at = start
-        while at < end and (length := self._mapped_length(at, end)):
-            self._add_chunk(at, at + length, _CHUNK_IN_USE)
-            at += length
-        if at < end:
-            for first, after in self._last_chain(at, end, space):
-                self._add_chunk(first, after, _CHUNK_IN_USE)
+        address = start
+        while address < end and (length := self._mapped_length(address, end)):
+            self._add_chunk(address, address + length, _CHUNK_IN_USE)
+            address += length
+        if address < end:
+            for chunk_start, chunk_end in self._last_chain(address, end, space):
+                self._add_chunk(chunk_start, chunk_end, _CHUNK_IN_USE)
 
-    def _mapped_length(self, at: int, end: int) -> int:
-        """Return the bytes of the mapped chunk that starts at the page `at`; 0 if there is none."""
+    def _mapped_length(self, page: int, end: int) -> int:
+        """Return the bytes of the mapped chunk that starts at address `page`; 0 if none does."""
         try:
-            previous, size = self._words.at(at), self._words.at(at + WORD)
+            previous, size = self._words.word_at(page), self._words.word_at(page + WORD)
         except _InconsistentHeapError:
             return 0
         length = size & ~_SIZE_FLAGS
-        valid = (
+        is_valid = (
             previous == 0 and size & _SIZE_FLAGS == _MMAPPED_SIZE_FLAG and length % PAGE_BYTES == 0
         )
-        return length if valid and 0 < length <= end - at else 0
+        return length if is_valid and 0 < length <= end - page else 0
 
     def _last_chain(self, start: int, end: int, space: AddressSpace) -> list[tuple[int, int]]:
         """Return the longest chain of mapped chunks that ends at the end of the area."""
         area = np.array([[start, end]], np.int64)
-        resident = intervals.intersect(space.resident, area)
+        resident_ranges = intervals.intersect(space.resident, area)
         pages = [
             np.arange(int(low), int(high), PAGE_BYTES, dtype=np.int64)
-            for low, high in resident.tolist()
+            for low, high in resident_ranges.tolist()
         ]
         chain: list[tuple[int, int]] = []
         headers = self._words.headers(np.concatenate([np.empty(0, np.int64), *pages]))
-        for at, length in reversed(headers):
-            if at + length == (chain[-1][0] if chain else end):
-                chain.append((at, at + length))
+        for page, length in reversed(headers):
+            if page + length == (chain[-1][0] if chain else end):
+                chain.append((page, page + length))
         return chain[::-1]
 
 
@@ -406,14 +414,14 @@ class _WordReader:
         self._start = self._end = 0
 
     def discard(self) -> None:
-        """Drop the buffered memory, so that the next `at` reads the process again."""
+        """Drop the buffered memory, so that the next `word_at` reads the process again."""
         self._start = self._end = 0
 
-    def at(self, address: int) -> int:
+    def word_at(self, address: int) -> int:
         """Return the word at `address`, a multiple of its size.
 
         Raises:
-            _InconsistentError: the memory cannot be read.
+            _InconsistentHeapError: the memory cannot be read.
         """
         if not self._start <= address <= self._end - WORD:
             self.read(address, WORD)
@@ -424,7 +432,7 @@ class _WordReader:
         """Read a window at `address`, and return its words, its start and its end.
 
         Raises:
-            _InconsistentError: fewer than `nbytes` bytes can be read there.
+            _InconsistentHeapError: fewer than `nbytes` bytes can be read there.
         """
         self._start = address
         self._end = address + self._memory.read_into(address, self._window)

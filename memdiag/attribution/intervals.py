@@ -30,10 +30,10 @@ def normalized_ranges(ranges: Iterable[Sequence[int]] | ByteRanges) -> ByteRange
     if not len(ranges):
         return empty_ranges()
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(ranges[:, 1])
-    first = np.concatenate(([True], ranges[1:, 0] > reach[:-1]))
-    starts = ranges[first, 0]
-    ends = reach[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(ranges) - 1]))]
+    ends_so_far = np.maximum.accumulate(ranges[:, 1])
+    is_first = np.concatenate(([True], ranges[1:, 0] > ends_so_far[:-1]))
+    starts = ranges[is_first, 0]
+    ends = ends_so_far[np.concatenate((np.flatnonzero(is_first)[1:] - 1, [len(ranges) - 1]))]
     return np.stack((starts, ends), axis=1)
 
 
@@ -48,9 +48,9 @@ def intersect(first: ByteRanges, second: ByteRanges) -> ByteRanges:
     high = np.searchsorted(second[:, 0], first[:, 1], side="left")
     counts = np.maximum(high - low, 0)
     rows = np.repeat(np.arange(len(first)), counts)
-    # Index of each pair within its row: the overall index minus the row's first index.
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    columns = low[rows] + within
+    # The index of a pair in its row is its overall index minus the first index of the row.
+    index_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = low[rows] + index_in_row
     starts = np.maximum(first[rows, 0], second[columns, 0])
     ends = np.minimum(first[rows, 1], second[columns, 1])
     return np.stack((starts, ends), axis=1).astype(np.int64, copy=False)

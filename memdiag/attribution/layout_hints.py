@@ -21,7 +21,7 @@ _BITS_BY_DTYPE = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _SIGNED_DTYPES = ("int4", "int8")
 
 FUSED_BLOCK = 32
-"""The block of a weight that has none: session.qdq_matmulnbits_block_size."""
+"""Block size of weights without blocks: the default of session.qdq_matmulnbits_block_size."""
 
 
 def layout_hints(
@@ -57,10 +57,10 @@ def _weight_quantizations(
                 block_size=integer_attribute(node, "block_size", 0),
             )
         if node.op_type == "Mul" and steps == {"Cast"}:
-            factor = graphs.constant(scope, node, 1 - input_index)
-            if factor is not None and factor[0].ndim <= len(weight.shape):
-                shape = (1,) * (len(weight.shape) - factor[0].ndim) + factor[0].shape
-                yield Quantization(scale=factor[0].reshape(shape))
+            constant = graphs.constant(scope, node, 1 - input_index)
+            if constant is not None and constant[0].ndim <= len(weight.shape):
+                shape = (1,) * (len(weight.shape) - constant[0].ndim) + constant[0].shape
+                yield Quantization(scale=constant[0].reshape(shape))
 
 
 def _block_quantizations(
@@ -93,14 +93,14 @@ def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> BlockQu
     if bits not in (4, 8) or min(columns, depth, block_size) < 1:
         return None
     blocks = -(-depth // block_size)
-    scales, points = _constant_inputs(graphs, scope, node, (2, 3))
-    zeros = None
+    scales, packed_points = _constant_inputs(graphs, scope, node, (2, 3))
+    zero_points = None
     if _has_input(node, 3):
         size = columns * _packed_bytes(blocks, bits)
-        if points is None or points.dtype != np.uint8 or points.size != size:
+        if packed_points is None or packed_points.dtype != np.uint8 or packed_points.size != size:
             scales = None
         else:
-            zeros = _unpacked_values(points.reshape(columns, -1), bits)[:, :blocks]
+            zero_points = _unpacked_values(packed_points.reshape(columns, -1), bits)[:, :blocks]
     if scales is not None and scales.size != columns * blocks:
         scales = None
     return BlockQuantization(
@@ -109,7 +109,7 @@ def _matmulnbits_blocks(graphs: GraphIndex, scope: Scope, node: Node) -> BlockQu
         block_size=block_size,
         bits=bits,
         scales=None if scales is None else scales.reshape(columns, blocks),
-        zero_points=None if scales is None else zeros,
+        zero_points=None if scales is None else zero_points,
     )
 
 
@@ -126,25 +126,29 @@ def _dequantized_blocks(
         return None
     depth, columns = weight.shape
     axis, block_size = integer_attribute(node, "axis", 1), integer_attribute(node, "block_size", 0)
-    scales, points = _constant_inputs(graphs, scope, node, (1, 2))
-    if scales is None or block_size < 0 or (points is None and _has_input(node, 2)):
+    scales, packed_points = _constant_inputs(graphs, scope, node, (1, 2))
+    if scales is None or block_size < 0 or (packed_points is None and _has_input(node, 2)):
         return None
     blocks = -(-depth // (block_size or FUSED_BLOCK))
     if block_size:
         fits = axis in (0, -2) and scales.shape == (blocks, columns)
     else:
         fits = scales.size == 1 or (axis in (1, -1) and scales.shape == (columns,))
-    if not fits or (points is not None and points.nbytes != _packed_bytes(scales.size, bits)):
+    if not fits or (
+        packed_points is not None and packed_points.nbytes != _packed_bytes(scales.size, bits)
+    ):
         return None
     shape, signed = (columns, blocks), weight.dtype in _SIGNED_DTYPES
-    zeros: Array | None = None
-    if points is not None:
-        values = _unpacked_values(points.reshape(1, -1).view(np.uint8), bits)[0, : scales.size]
+    zero_points: Array | None = None
+    if packed_points is not None:
+        values = _unpacked_values(packed_points.reshape(1, -1).view(np.uint8), bits)[
+            0, : scales.size
+        ]
         if signed:
             values = values ^ np.uint8(1 << bits - 1)
-        zeros = np.broadcast_to(_columns_first(values.reshape(scales.shape)), shape)
+        zero_points = np.broadcast_to(_columns_first(values.reshape(scales.shape)), shape)
     elif not signed:  # a signed 0 is half the range in the unsigned form, which is the default
-        zeros = np.broadcast_to(np.uint8(0), shape)
+        zero_points = np.broadcast_to(np.uint8(0), shape)
     return BlockQuantization(
         columns=columns,
         depth=depth,
@@ -153,7 +157,7 @@ def _dequantized_blocks(
         by_row=True,
         signed=signed,
         scales=np.broadcast_to(_columns_first(scales), shape),
-        zero_points=zeros,
+        zero_points=zero_points,
     )
 
 

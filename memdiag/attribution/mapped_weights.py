@@ -32,21 +32,21 @@ class MappedWeight(NamedTuple):
 def mapped_weights(space: AddressSpace, model_file: ModelFile) -> Iterator[MappedWeight]:
     """Yield the weights of `model_file` that are wholly mapped by a region of `space`.
 
-    Of weights that share the same bytes of a file only the first is returned.
+    If several weights share the same bytes of a file, only the first is yielded.
     """
-    by_file = {path.name: path for path in model_file.files}
-    for path in by_file.values():
+    path_by_name = {path.name: path for path in model_file.files}
+    for path in path_by_name.values():
         regions = [region for region in space.regions if is_file(region, [path])]
         if not regions:
             continue
-        seen: set[tuple[int, int | None]] = set()
+        yielded: set[tuple[int, int | None]] = set()
         for weight in model_file.weights:
             if weight.file is None or (model_file.path.parent / weight.file).resolve() != path:
                 continue
             for region in regions:
                 address = _weight_address(weight, region)
-                if address is not None and (address, weight.length) not in seen:
-                    seen.add((address, weight.length))
+                if address is not None and (address, weight.length) not in yielded:
+                    yielded.add((address, weight.length))
                     yield _mapped_weight(space, weight, address, path.name)
 
 
@@ -63,5 +63,5 @@ def _mapped_weight(space: AddressSpace, weight: Weight, address: int, file: str)
     assert weight.offset is not None
     assert weight.length is not None
     extent = np.array([[address, address + weight.length]], np.int64)
-    clean = intervals.subtract(extent, space.anonymous)
-    return MappedWeight(weight, address, file, weight.offset, space.resident_bytes_of(clean))
+    unmodified = intervals.subtract(extent, space.anonymous)
+    return MappedWeight(weight, address, file, weight.offset, space.resident_bytes_of(unmodified))

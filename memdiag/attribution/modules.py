@@ -70,11 +70,11 @@ def module_kind(path: str, *, with_runtime: bool = True) -> ModuleKind:
 
 def read_modules(space: AddressSpace, memory: ProcessMemory) -> tuple[LoadedModule, ...]:
     """Return the modules in `space` in the order of addresses, each loaded copy separately."""
-    loaded = tuple(_loaded_modules(space, memory))
-    with_runtime = any(module_kind(path) == "runtime" for path, _ in loaded)
+    modules = tuple(_loaded_modules(space, memory))
+    with_runtime = any(module_kind(path) == "runtime" for path, _ in modules)
     return tuple(
         LoadedModule(path=path, kind=module_kind(path, with_runtime=with_runtime), ranges=ranges)
-        for path, ranges in loaded
+        for path, ranges in modules
     )
 
 
@@ -82,16 +82,18 @@ def _loaded_modules(space: AddressSpace, memory: ProcessMemory) -> Iterator[tupl
     """Yield the path and the pages of each module."""
     buffer = np.zeros(_ELF_HEADERS_BYTES, np.uint8)
     # A library that is only read as a file has a header, but no executable mapping.
-    loaded = {(r.device, r.inode) for r in space.regions if "x" in r.permissions}
-    reach = 0
+    executable_files = {
+        (region.device, region.inode) for region in space.regions if "x" in region.permissions
+    }
+    last_end = 0
     for region in space.regions:
-        is_loaded = region.file_backed and (region.device, region.inode) in loaded
-        if not is_loaded or region.offset or region.start < reach:
+        is_loaded = region.file_backed and (region.device, region.inode) in executable_files
+        if not is_loaded or region.offset or region.start < last_end:
             continue
-        got = memory.read_into(region.start, buffer)
-        ranges = _loaded_ranges(region, buffer[:got].tobytes())
+        bytes_read = memory.read_into(region.start, buffer)
+        ranges = _loaded_ranges(region, buffer[:bytes_read].tobytes())
         if len(ranges):
-            reach = int(ranges[-1, 1])
+            last_end = int(ranges[-1, 1])
             yield region.path, ranges
 
 
@@ -99,14 +101,14 @@ def _loaded_ranges(region: Region, head: bytes) -> ByteRanges:
     """Return the pages of the module that `region` maps and whose file starts with `head`."""
     if not head.startswith(_ELF_MAGIC) or len(head) < _FILE_HEADER.size:
         return intervals.empty_ranges()
-    offset, size, count = _FILE_HEADER.unpack_from(head)
+    table_offset, header_bytes, header_count = _FILE_HEADER.unpack_from(head)
     spans: list[tuple[int, int]] = []
-    for number in range(count):
-        at = offset + number * size
-        if size < _PROGRAM_HEADER.size or at + size > len(head):
+    for index in range(header_count):
+        header_offset = table_offset + index * header_bytes
+        if header_bytes < _PROGRAM_HEADER.size or header_offset + header_bytes > len(head):
             break
-        kind, address, nbytes = _PROGRAM_HEADER.unpack_from(head, at)
-        if kind == _PT_LOAD and address + nbytes < intervals.LAST_ADDRESS - region.end:
+        segment_type, address, nbytes = _PROGRAM_HEADER.unpack_from(head, header_offset)
+        if segment_type == _PT_LOAD and address + nbytes < intervals.LAST_ADDRESS - region.end:
             spans.append(
                 (
                     address // PAGE_BYTES * PAGE_BYTES,
@@ -115,5 +117,7 @@ def _loaded_ranges(region: Region, head: bytes) -> ByteRanges:
             )
     if not spans:
         return intervals.empty_ranges()
-    base = region.start - min(start for start, _ in spans)
-    return intervals.normalized_ranges([(base + start, base + end) for start, end in spans])
+    load_address = region.start - min(start for start, _ in spans)
+    return intervals.normalized_ranges(
+        [(load_address + start, load_address + end) for start, end in spans]
+    )

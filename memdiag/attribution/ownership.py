@@ -164,27 +164,31 @@ class _OwnerClaims:
         self._total = intervals.total_bytes(resident)
         self._exclusive = exclusive
         self._unowned = resident
-        self._owned: dict[tuple[OwnerKind, str], list[ByteRanges]] = {}
+        self._ranges_by_owner: dict[tuple[OwnerKind, str], list[ByteRanges]] = {}
 
     def add_owner(self, kind: OwnerKind, name: str, ranges: ByteRanges) -> None:
         """Assign the bytes of `ranges` that have no owner yet."""
         claimed = intervals.intersect(self._unowned, ranges)
         self._unowned = intervals.subtract(self._unowned, ranges)
-        self._owned.setdefault((kind, name), []).append(claimed)
+        self._ranges_by_owner.setdefault((kind, name), []).append(claimed)
 
     def ownership(self, baseline: BaselinePages | None) -> Ownership:
         """Return the owners; the bytes without an owner are unnamed."""
         unnamed = intervals.total_bytes(self._unowned)
-        owned = {owner: intervals.union(*parts) for owner, parts in self._owned.items()}
-        owned["unnamed", "unnamed"] = self._unowned
-        owned = {owner: ranges for owner, ranges in owned.items() if len(ranges)}
-        above = self._total - (baseline.resident_bytes if baseline else 0)
+        ranges_by_owner = {
+            owner: intervals.union(*parts) for owner, parts in self._ranges_by_owner.items()
+        }
+        ranges_by_owner["unnamed", "unnamed"] = self._unowned
+        ranges_by_owner = {
+            owner: ranges for owner, ranges in ranges_by_owner.items() if len(ranges)
+        }
+        above_baseline = self._total - (baseline.resident_bytes if baseline else 0)
         # If the process is smaller than at the baseline, only the unnamed bytes count.
-        above = max(above, unnamed)
+        above_baseline = max(above_baseline, unnamed)
         return Ownership(
             resident_bytes=self._total,
             baseline_bytes=baseline.resident_bytes if baseline else None,
-            named_share=1 - unnamed / above if above else 1.0,
+            named_share=1 - unnamed / above_baseline if above_baseline else 1.0,
             owners=tuple(
                 Owner(
                     kind=kind,
@@ -194,27 +198,31 @@ class _OwnerClaims:
                         intervals.intersect(self._exclusive, ranges)
                     ),
                 )
-                for (kind, name), ranges in owned.items()
+                for (kind, name), ranges in ranges_by_owner.items()
             ),
-            ranges=tuple(owned.values()),
+            ranges=tuple(ranges_by_owner.values()),
         )
 
 
 def _ranges_by_kind(copies: Sequence[CopyExtent]) -> dict[CopyKind, ByteRanges]:
-    ranges: dict[CopyKind, list[tuple[int, int]]] = {}
+    extents_by_kind: dict[CopyKind, list[tuple[int, int]]] = {}
     for copy in copies:
-        ranges.setdefault(copy.kind, []).append((copy.address, copy.address + copy.nbytes))
-    return {kind: intervals.normalized_ranges(pairs) for kind, pairs in ranges.items()}
+        extents_by_kind.setdefault(copy.kind, []).append((copy.address, copy.address + copy.nbytes))
+    return {kind: intervals.normalized_ranges(extents) for kind, extents in extents_by_kind.items()}
 
 
 def _is_private_memory(region: Region) -> bool:
     return region.permissions == "rw-p" and (region.nameless or region.path == "[heap]")
 
 
-def _region_ranges(space: AddressSpace, selected: Callable[[Region], bool]) -> ByteRanges:
-    """Return the ranges of the `selected` regions with resident pages."""
+def _region_ranges(space: AddressSpace, is_selected: Callable[[Region], bool]) -> ByteRanges:
+    """Return the ranges of the regions with resident pages for which `is_selected` is true."""
     return intervals.normalized_ranges(
-        [(r.start, r.end) for r in space.regions if r.rss and selected(r)]
+        [
+            (region.start, region.end)
+            for region in space.regions
+            if region.rss and is_selected(region)
+        ]
     )
 
 

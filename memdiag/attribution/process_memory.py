@@ -93,16 +93,16 @@ class ProcessMemory:
         table = np.asarray(runs).reshape(-1, 2).astype(np.uint64, copy=False)
         if int(table[:, 1].sum()) > buffer.nbytes:
             raise ValueError("the buffer is smaller than the runs")
-        pointer, done = buffer.ctypes.data, 0
+        pointer, total_read = buffer.ctypes.data, 0
         for first in range(0, len(table), MAX_SPANS_PER_CALL):
-            part = table[first : first + MAX_SPANS_PER_CALL]
-            wanted = int(part[:, 1].sum())
-            self._tables.remote[: len(part)] = part
-            got = self._transfer_spans(len(part), pointer + done, wanted)
-            done += got
-            if got < wanted:
+            call_runs = table[first : first + MAX_SPANS_PER_CALL]
+            call_bytes = int(call_runs[:, 1].sum())
+            self._tables.remote[: len(call_runs)] = call_runs
+            bytes_read = self._transfer_spans(len(call_runs), pointer + total_read, call_bytes)
+            total_read += bytes_read
+            if bytes_read < call_bytes:
                 break
-        return done
+        return total_read
 
     def read_blocks(
         self, addresses: NDArray[np.int64], nbytes: int
@@ -114,11 +114,13 @@ class ProcessMemory:
         blocks = np.zeros((len(addresses), nbytes), np.uint8)
         mapped = np.zeros(len(addresses), np.bool_)
         runs = np.stack((addresses, np.full(len(addresses), nbytes)), axis=1)
-        done = 0
-        while done < len(runs):
-            got = self.read_spans(runs[done:], blocks[done:].reshape(-1)) // nbytes
-            mapped[done : done + got] = True
-            done += got + 1
+        next_block = 0
+        while next_block < len(runs):
+            blocks_read = (
+                self.read_spans(runs[next_block:], blocks[next_block:].reshape(-1)) // nbytes
+            )
+            mapped[next_block : next_block + blocks_read] = True
+            next_block += blocks_read + 1
             if self.ended:
                 break
         return blocks, mapped
@@ -140,13 +142,13 @@ class ProcessMemory:
             raise ValueError("the overlap must be smaller than the buffer")
         for start, end in ranges.tolist():
             while start < end:
-                wanted = min(end - start, size)
-                got = self._read_span(start, pointer, wanted)
-                if got:
-                    yield start, got
-                if start + wanted >= end or got < wanted:
+                chunk_bytes = min(end - start, size)
+                bytes_read = self._read_span(start, pointer, chunk_bytes)
+                if bytes_read:
+                    yield start, bytes_read
+                if start + chunk_bytes >= end or bytes_read < chunk_bytes:
                     break
-                start += wanted - overlap
+                start += chunk_bytes - overlap
 
     def _is_call_permitted(self) -> bool:
         """Return whether the system call is permitted, by a call for an unmapped address."""
@@ -192,22 +194,26 @@ class ProcessMemory:
 
     def _transfer_from_file(self, count: int, pointer: int, nbytes: int) -> int:
         view = memoryview((ctypes.c_ubyte * nbytes).from_address(pointer)).cast("B")
-        done = 0
+        total_read = 0
         for address, length in self._tables.remote[:count].tolist():
             if address + length > _MAX_FILE_OFFSET:
                 break
-            end = done + length
-            while done < end:
+            run_end = total_read + length
+            while total_read < run_end:
                 try:
-                    got = os.preadv(self._file, [view[done:end]], address + length - (end - done))
+                    bytes_read = os.preadv(
+                        self._file,
+                        [view[total_read:run_end]],
+                        address + length - (run_end - total_read),
+                    )
                 except OSError:
-                    return done
-                if not got:
+                    return total_read
+                if not bytes_read:
                     # The file is empty only if the process has ended.
                     self.ended = True
-                    return done
-                done += got
-        return done
+                    return total_read
+                total_read += bytes_read
+        return total_read
 
 
 class _CallTables(threading.local):
@@ -223,15 +229,20 @@ class _CallTables(threading.local):
 def _shares_private_memory(pid: int) -> bool:
     """Return whether pages of process `pid` are shared until one of the processes writes to them.
 
-    Its proportional set of private memory is smaller than that memory then. False if the kernel
-    does not state it, which it does since 5.4, as do all that copy such pages.
+    In that case the proportional set of its private memory is smaller than that memory. The kernel
+    reports this figure since 5.4, and only newer kernels copy such pages: False without the figure.
     """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    except OSError:  # not permitted, as reading will be, or no such process
+    except OSError:  # no permission, which reading the memory needs too, or no such process
         return False
-    kib = {name: int(text.split()[0]) for name, text in (line.split(":", 1) for line in lines)}
-    return kib.get("Pss_Anon", 0) < kib.get("Anonymous", 0) and "Pss_Anon" in kib
+    kib_by_field = {
+        name: int(text.split()[0]) for name, text in (line.split(":", 1) for line in lines)
+    }
+    return (
+        kib_by_field.get("Pss_Anon", 0) < kib_by_field.get("Anonymous", 0)
+        and "Pss_Anon" in kib_by_field
+    )
 
 
 def _process_vm_readv() -> Any:

@@ -43,7 +43,7 @@ OTHER_ALLOCATORS = ("jemalloc", "mimalloc", "tcmalloc")
 """Allocators whose heap is recognised, by excluding all other owners."""
 
 TRIMMED_ALLOCATORS = ("jemalloc", "tcmalloc")
-"""Allocators that return all freed pages on request. mimalloc 2.0 returns only few of them."""
+"""Allocators that return all freed pages on request. mimalloc 2.0 returns only a few of them."""
 
 
 def take_xray(
@@ -79,7 +79,7 @@ def take_xray(
         space = read_address_space(pid)
         layout = read_process_layout(space, memory)
         search = search_targets(memory, space.anonymous, space.mapped_names, targets)
-        session_of_arena = _session_of_arena(sessions or {}, space, memory, layout)
+        session_by_arena = _session_by_arena(sessions or {}, space, memory, layout)
         ended = memory.ended
     models = [target for target in targets if not target.fused]
     copies = _anonymous_copies(targets, search.found, space, layout)
@@ -107,7 +107,7 @@ def take_xray(
         partial=partial,
         notes=tuple(_xray_notes(space, layout.heap, heap_trimmed, partial)),
         timing=_scan_timing(started, search),
-        arenas=_arena_usages(session_of_arena, space, layout, ownership),
+        arenas=_arena_usages(session_by_arena, space, layout, ownership),
         device_arenas=tuple(_device_arena(arena) for arena in layout.arenas.device_objects),
         models=_searched_models(models),
         allocator=layout.heap.allocator,
@@ -164,23 +164,23 @@ def _searched_models(targets: Sequence[SearchTarget]) -> tuple[SearchedModel, ..
     )
 
 
-def _session_of_arena(
+def _session_by_arena(
     sessions: Mapping[int, int], space: AddressSpace, memory: ProcessMemory, layout: ProcessLayout
 ) -> dict[int, int]:
-    """Return the number of the session to which each arena belongs, by the index of the arena."""
-    numbers = list(sessions)
-    owned = session_arenas(
+    """Return the number of the session that each arena belongs to, by the index of the arena."""
+    session_numbers = list(sessions)
+    arena_by_session = session_arenas(
         list(sessions.values()),
         [arena.address for arena in layout.arenas.objects],
         space,
         memory,
         layout.heap,
     )
-    return {arena: numbers[session] for session, arena in owned.items()}
+    return {arena: session_numbers[index] for index, arena in arena_by_session.items()}
 
 
 def _arena_usages(
-    session_of_arena: Mapping[int, int],
+    session_by_arena: Mapping[int, int],
     space: AddressSpace,
     layout: ProcessLayout,
     ownership: Ownership,
@@ -194,7 +194,7 @@ def _arena_usages(
     )
     return tuple(
         ArenaUsage(
-            session=session_of_arena.get(index),
+            session=session_by_arena.get(index),
             used_bytes=arena.used_bytes,
             slack_bytes=arena.slack_bytes,
             resident_slack_bytes=space.resident_bytes_of(arena.slack),
@@ -256,28 +256,31 @@ def _mapped_copies(space: AddressSpace, models: Sequence[SearchTarget]) -> list[
     """Return the weights that are mapped from files; weights that models share count once."""
     copies: dict[tuple[int, int], Copy] = {}
     for index, target in enumerate(models):
-        names = {name: content.names for content in target.weights for name in content.names}
-        for mapped in mapped_weights(space, target.model_file):
-            nbytes = mapped.weight.length or 0
+        equal_names = {name: content.names for content in target.weights for name in content.names}
+        for mapped_weight in mapped_weights(space, target.model_file):
+            nbytes = mapped_weight.weight.length or 0
+            name = qualified_name(mapped_weight.weight)
             copy = Copy(
-                weights=names.get(qualified_name(mapped.weight), (qualified_name(mapped.weight),)),
+                weights=equal_names.get(name, (name,)),
                 layout="original",
                 kind="original",
                 parameters={},
                 bytes=nbytes,
-                resident_bytes=mapped.resident_bytes,
-                address=mapped.address,
-                backing=Backing(kind="file", file=mapped.file, offset=mapped.offset),
+                resident_bytes=mapped_weight.resident_bytes,
+                address=mapped_weight.address,
+                backing=Backing(kind="file", file=mapped_weight.file, offset=mapped_weight.offset),
                 # According to the kernel these pages are the file's.
-                verified_bytes=mapped.resident_bytes,
+                verified_bytes=mapped_weight.resident_bytes,
                 in_use=True,
                 made_by=None,
                 models=(index,) if len(models) > 1 else (),
             )
-            same = copies.get((mapped.address, nbytes))
-            if same is not None and index not in same.models:
-                copy = msgspec.structs.replace(same, models=(*same.models, *copy.models))
-            copies[mapped.address, nbytes] = copy
+            earlier_copy = copies.get((mapped_weight.address, nbytes))
+            if earlier_copy is not None and index not in earlier_copy.models:
+                copy = msgspec.structs.replace(
+                    earlier_copy, models=(*earlier_copy.models, *copy.models)
+                )
+            copies[mapped_weight.address, nbytes] = copy
     return list(copies.values())
 
 

@@ -33,7 +33,6 @@ _NCHWC_TRANSFORMER = "NchwcTransformer"
 _TRANSPOSE_OPTIMIZER = "TransposeOptimizer"
 """Changes initializers in place, so that they keep their names."""
 
-
 _FOLDED_BY_LAYOUT = {
     "transposed": ("Transpose",),
     "cast": ("Cast",),
@@ -115,7 +114,7 @@ class _CopyMakers:
         if copy.layout in _FOLDED_BY_LAYOUT:
             return self._folding_maker(content, _FOLDED_BY_LAYOUT[copy.layout])
         if self._is_compiled(content):
-            # onnxruntime removed its own when the provider had copied it.
+            # onnxruntime removed its own copy after the provider had made one.
             return _maker_label(OPENVINO_NAME, content.readers)
         return "loading from bytes" if WHOLE_FILE_COPY_NAME in content.names else "parse"
 
@@ -126,64 +125,64 @@ class _CopyMakers:
     def _prepack_maker(self, copy: Copy, content: WeightContent, layout: Layout) -> str | None:
         readers = _readers_by_inputs(content, layout.packed_inputs)
         if "transB" in copy.parameters:
-            transposed = copy.parameters["transB"] == "1"
+            is_transposed = copy.parameters["transB"] == "1"
             readers = [
-                reader for reader in readers if reads_transposed(reader) in (None, transposed)
+                reader for reader in readers if reads_transposed(reader) in (None, is_transposed)
             ]
-        nodes = len({reader.node.label for reader in readers})
-        # Each node that packs reserves a buffer, also if it then shares the buffer of another node.
-        reserved = nodes if self._reserved is None else self._reserved.get(copy.bytes, 0)
-        if layout.reserves_buffer and not reserved:
-            # Not prepacked: a product packs its operand when it runs, also when it is folded.
+        node_count = len({reader.node.label for reader in readers})
+        # Each node that packs reserves a buffer, even if it then shares the buffer of another node.
+        reserved_count = node_count if self._reserved is None else self._reserved.get(copy.bytes, 0)
+        if layout.reserves_buffer and not reserved_count:
+            # Not prepacked: a product packs its operand when it runs, or when it is folded.
             return _maker_label("kernel", readers, one_of=True)
-        return _maker_label("prepack", readers, one_of=0 < reserved < nodes)
+        return _maker_label("prepack", readers, one_of=0 < reserved_count < node_count)
 
     def _folding_maker(self, content: WeightContent, steps: Collection[str]) -> str | None:
         """Return the maker of a transposed or converted copy of a weight of the model."""
-        # Calls of one function share its nodes, which have one label.
-        direct = list(
+        # Calls of a function share its nodes, so that several readers have the same label.
+        direct_readers = list(
             {
                 (reader.node.label, reader.node.op_type, reader.input_index): reader
                 for reader in content.readers
                 if not reader.path
             }.values()
         )
-        folded = [reader for reader in content.readers if reader.node.op_type in steps]
+        folding_readers = [reader for reader in content.readers if reader.node.op_type in steps]
         removed_by = {self._removed_by.get(name, self._not_in_log) for name in content.names}
         transformer = removed_by.pop() if len(removed_by) == 1 else None
         if transformer == _CONSTANT_FOLDING:
-            return _maker_label(_CONSTANT_FOLDING, folded)
-        if transformer == _NOT_REMOVED and len(direct) == 1:
+            return _maker_label(_CONSTANT_FOLDING, folding_readers)
+        if transformer == _NOT_REMOVED and len(direct_readers) == 1:
             # Its only consumer still reads it: nothing was folded, but its kernel ran.
             return _maker_label(
-                "kernel", [reader for reader in direct if reader.node.op_type in steps]
+                "kernel", [reader for reader in direct_readers if reader.node.op_type in steps]
             )
-        if transformer and (len(direct) == 1 or not folded):
+        if transformer and (len(direct_readers) == 1 or not folding_readers):
             # The transformer that removed the readers made their result, unless it is the weight.
             if all(
                 reader.node.op_type in steps or reader.node.op_type not in WEIGHT_FORMS
-                for reader in direct
+                for reader in direct_readers
             ):
-                return _maker_label(transformer, direct)
+                return _maker_label(transformer, direct_readers)
             return None
         if _CONSTANT_FOLDING in self._changed:
             return _maker_label(
                 _CONSTANT_FOLDING,
-                [reader for reader in folded if reader.node.op_type not in _RARELY_FOLDED],
+                [reader for reader in folding_readers if reader.node.op_type not in _RARELY_FOLDED],
             )
         return None
 
     def _fused_maker(self, content: WeightContent, *, unchanged: bool) -> str | None:
         """Return the maker of a weight that only onnxruntime's optimized model has."""
         if unchanged:
-            blocked = [
+            blocked_readers = [
                 reader
                 for reader in _readers_by_inputs(content, FILTER_INPUTS)
                 if reader.node.domain == NCHWC_DOMAIN
             ]
-            if blocked and _NCHWC_TRANSFORMER in self._changed:
+            if blocked_readers and _NCHWC_TRANSFORMER in self._changed:
                 # It makes every filter of these convolutions, after all other changes.
-                return _maker_label(_NCHWC_TRANSFORMER, blocked)
+                return _maker_label(_NCHWC_TRANSFORMER, blocked_readers)
             name = content.names[0]
             node = self._output_nodes.get(name)
             if (
@@ -196,8 +195,8 @@ class _CopyMakers:
             fusion = _FUSION_NAME.match(name)
             if fusion and name in self._new_names:
                 return _maker_label(fusion[0], content.readers)
-        only = [*self._changed] if len(self._changed) == 1 else ["optimize"]
-        return _maker_label(only[0], content.readers)
+        maker = next(iter(self._changed)) if len(self._changed) == 1 else "optimize"
+        return _maker_label(maker, content.readers)
 
 
 @cache
@@ -210,21 +209,21 @@ def _removed_by(
 ) -> dict[str, str | None]:
     """Return the transformer after which each removed weight was removed.
 
-    None if it is not known: the log has names without graphs, so that it proves nothing for a name
-    that several weights have, or for weights that onnxruntime renames.
+    None if it is not known: the log names weights without their graphs. So it proves nothing about
+    a name that several weights have, or about weights that onnxruntime renames.
     """
-    by_name: dict[str, list[str]] = defaultdict(list)
-    unknown = []
+    qualified_by_name: dict[str, list[str]] = defaultdict(list)
+    unknown_names = []
     models = [target.model_file for target in targets if not target.fused]
     for weight in (weight for model in models for weight in model.weights):
         if weight.origin not in ("initializer", "constant"):
-            unknown.append(qualified_name(weight))
+            unknown_names.append(qualified_name(weight))
         elif weight.name in removed:
-            by_name[weight.name].append(qualified_name(weight))
-    removed_by: dict[str, str | None] = dict.fromkeys(unknown)
-    for name, weights in by_name.items():
-        transformer = (removed[name] or None) if len(weights) == 1 else None
-        removed_by.update(dict.fromkeys(weights, transformer))
+            qualified_by_name[weight.name].append(qualified_name(weight))
+    removed_by: dict[str, str | None] = dict.fromkeys(unknown_names)
+    for name, qualified_names in qualified_by_name.items():
+        transformer = (removed[name] or None) if len(qualified_names) == 1 else None
+        removed_by.update(dict.fromkeys(qualified_names, transformer))
     return removed_by
 
 
@@ -245,10 +244,12 @@ def reads_transposed(reader: WeightReader) -> bool | None:
     It does so by an attribute or by a Transpose before it. Return None if that is unknown, and for
     other operators.
     """
-    through = reader.through
-    if reader.node.op_type not in MATRIX_PRODUCTS or {*through} - {*SAME_AXES, "Transpose"}:
+    operators = reader.through
+    if reader.node.op_type not in MATRIX_PRODUCTS or {*operators} - {*SAME_AXES, "Transpose"}:
         return None
-    return bool(integer_attribute(reader.node, "transB", 0)) ^ bool(through.count("Transpose") % 2)
+    return bool(integer_attribute(reader.node, "transB", 0)) ^ bool(
+        operators.count("Transpose") % 2
+    )
 
 
 def _readers_by_inputs(content: WeightContent, input_indices: InputIndices) -> list[WeightReader]:

@@ -28,7 +28,11 @@ def read_pools(space: AddressSpace, memory: ProcessMemory, *, known: ByteRanges)
     Debug builds and free-threaded builds have another heap, without such pools.
     """
     anonymous = intervals.normalized_ranges(
-        [(r.start, r.end) for r in space.regions if r.nameless and r.permissions == "rw-p"]
+        [
+            (region.start, region.end)
+            for region in space.regions
+            if region.nameless and region.permissions == "rw-p"
+        ]
     )
     ranges = intervals.subtract(intervals.intersect(space.anonymous, anonymous), known)
     starts = -(-ranges[:, 0] // POOL_BYTES) * POOL_BYTES
@@ -44,10 +48,15 @@ def read_pools(space: AddressSpace, memory: ProcessMemory, *, known: ByteRanges)
 
 def _are_pools(words: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which rows of twelve 32-bit words are headers of pools."""
-    count, size_class, following, last = words[:, 0], words[:, 9], words[:, 10], words[:, 11]
+    count, size_class, next_offset, last_offset = (
+        words[:, 0],
+        words[:, 9],
+        words[:, 10],
+        words[:, 11],
+    )
     size = (size_class + 1) * _CLASS_BYTES
-    fits: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last == POOL_BYTES - size)
-    fits &= count * size <= POOL_BYTES - _POOL_HEADER_BYTES
-    fits &= (following > _POOL_HEADER_BYTES) & (following <= POOL_BYTES)
-    fits &= (following - _POOL_HEADER_BYTES) % size == 0
-    return fits
+    is_header: NDArray[np.bool_] = (size_class < _SIZE_CLASSES) & (last_offset == POOL_BYTES - size)
+    is_header &= count * size <= POOL_BYTES - _POOL_HEADER_BYTES
+    is_header &= (next_offset > _POOL_HEADER_BYTES) & (next_offset <= POOL_BYTES)
+    is_header &= (next_offset - _POOL_HEADER_BYTES) % size == 0
+    return is_header

@@ -82,11 +82,11 @@ class CopyAnchors:
     def match(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (index in `keys`, index of the anchor) of each anchor with one of `keys`."""
         first = np.searchsorted(self.keys, keys, side="left")
-        after = np.searchsorted(self.keys, keys, side="right")
-        repeats = after - first
+        end = np.searchsorted(self.keys, keys, side="right")
+        repeats = end - first
         rows = np.repeat(np.arange(len(keys)), repeats)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        return rows, first[rows] + within
+        index_in_row = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        return rows, first[rows] + index_in_row
 
 
 class AnchorFilter:
@@ -139,28 +139,30 @@ def choose_anchors(
         copies: the copies to search for.
         release: called now and then, to release the mapped pages of the model.
     """
-    keys, owners, positions = [], [], []
+    key_parts, owner_parts, offset_parts = [], [], []
     bytes_read = 0
     for index, copy in enumerate(copies):
         offsets = _anchor_offsets(copy)
         copy_keys = copy.blocks(offsets, _KEY_BYTES).view(np.uint64).ravel()
         distinctive = _are_distinctive(copy_keys)
-        keys.append(copy_keys[distinctive])
-        positions.append(offsets[distinctive])
-        owners.append(np.full(int(distinctive.sum()), index, np.int64))
+        key_parts.append(copy_keys[distinctive])
+        offset_parts.append(offsets[distinctive])
+        owner_parts.append(np.full(int(distinctive.sum()), index, np.int64))
         bytes_read += min(copy.nbytes, len(offsets) * BYTES_PER_READ)
         if bytes_read > RELEASE_BYTES:
             release()
             bytes_read = 0
-    all_keys = np.concatenate([np.empty(0, np.uint64), *keys])
-    all_owners = np.concatenate([np.empty(0, np.int64), *owners])
-    all_offsets = np.concatenate([np.empty(0, np.int64), *positions])
+    all_keys = np.concatenate([np.empty(0, np.uint64), *key_parts])
+    all_owners = np.concatenate([np.empty(0, np.int64), *owner_parts])
+    all_offsets = np.concatenate([np.empty(0, np.int64), *offset_parts])
     # A key that many copies share identifies none of them.
     _, inverse, repeats = np.unique(all_keys, return_inverse=True, return_counts=True)
-    chosen = np.flatnonzero(repeats[inverse] <= _MAX_ANCHORS_PER_KEY)
-    chosen = chosen[_evenly_spread(all_owners[chosen], all_offsets[chosen])]
-    chosen = chosen[np.argsort(all_keys[chosen], kind="stable")]
-    sorted_keys = all_keys[chosen]
+    anchor_indices = np.flatnonzero(repeats[inverse] <= _MAX_ANCHORS_PER_KEY)
+    anchor_indices = anchor_indices[
+        _evenly_spread(all_owners[anchor_indices], all_offsets[anchor_indices])
+    ]
+    anchor_indices = anchor_indices[np.argsort(all_keys[anchor_indices], kind="stable")]
+    sorted_keys = all_keys[anchor_indices]
     bits = int(np.ceil(np.log2(max(1, len(sorted_keys)) * _TABLE_ENTRIES_PER_KEY)))
     bits = int(np.clip(bits, *_TABLE_BITS))
     shift = np.uint64(64 - bits)
@@ -168,9 +170,9 @@ def choose_anchors(
     table[(sorted_keys * _HASH_MULTIPLIER) >> shift] = True
     return CopyAnchors(
         keys=sorted_keys,
-        copies=all_owners[chosen],
-        offsets=all_offsets[chosen],
-        counts=np.bincount(all_owners[chosen], minlength=len(copies)),
+        copies=all_owners[anchor_indices],
+        offsets=all_offsets[anchor_indices],
+        counts=np.bincount(all_owners[anchor_indices], minlength=len(copies)),
         table=table,
         shift=shift,
     )
@@ -224,11 +226,13 @@ def _scan_spans(
             return votes.result(), bytes_read
         for address, nbytes in memory.iter_chunks(np.array([span]), buffer):
             bytes_read += nbytes
-            lead = -address % SCAN_STEP_BYTES // 8
-            steps = words[lead : nbytes // 8 : _WORDS_PER_STEP]
-            possible = anchor_filter.possible_anchors(steps)
-            if len(possible):
-                votes.add(address + lead * 8 + possible * SCAN_STEP_BYTES, steps[possible])
+            lead_words = -address % SCAN_STEP_BYTES // 8
+            steps = words[lead_words : nbytes // 8 : _WORDS_PER_STEP]
+            step_indices = anchor_filter.possible_anchors(steps)
+            if len(step_indices):
+                votes.add(
+                    address + lead_words * 8 + step_indices * SCAN_STEP_BYTES, steps[step_indices]
+                )
 
 
 class _VoteCounter:
@@ -261,8 +265,8 @@ class _VoteCounter:
         addresses, keys = (np.concatenate(column) for column in zip(*self._pending, strict=True))
         key_indices, anchors = self._anchors.match(keys)
         starts = addresses[key_indices] - self._anchors.offsets[anchors]
-        ones = np.ones(len(anchors), np.int64)
-        self._rows.append(np.stack((self._anchors.copies[anchors], starts, ones), axis=1))
+        single_votes = np.ones(len(anchors), np.int64)
+        self._rows.append(np.stack((self._anchors.copies[anchors], starts, single_votes), axis=1))
         self._row_count += len(anchors)
         self._pending, self._pending_count = [], 0
         if self._row_count > self._max_rows:
@@ -275,17 +279,17 @@ def _sum_votes(parts: list[_VoteRows]) -> _VoteRows:
     """Return the sorted rows of all `parts`, with the votes for equal copy and start summed."""
     rows = np.concatenate([np.empty((0, 3), np.int64), *parts])
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    differs = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
-    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(rows)), np.bool_), differs)))
-    sums = np.add.reduceat(rows[:, 2], first) if len(first) else rows[:, 2]
-    return np.stack((rows[first, 0], rows[first, 1], sums), axis=1)
+    is_new = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
+    first_rows = np.flatnonzero(np.concatenate((np.ones(min(1, len(rows)), np.bool_), is_new)))
+    sums = np.add.reduceat(rows[:, 2], first_rows) if len(first_rows) else rows[:, 2]
+    return np.stack((rows[first_rows, 0], rows[first_rows, 1], sums), axis=1)
 
 
 def _copy_candidates(votes: _VoteRows, anchors: CopyAnchors) -> list[CopyCandidate]:
     """Return the candidates with enough votes, sorted by their share of the copy's anchors."""
     votes = votes[(votes[:, 2] >= np.minimum(2, anchors.counts[votes[:, 0]])) & (votes[:, 1] > 0)]
     votes = votes[np.lexsort((-votes[:, 2], votes[:, 0]))]
-    # Repetitive content matches at any number of addresses: the number kept is bounded.
+    # Repetitive content matches at any number of addresses: the best are kept.
     rank = np.arange(len(votes)) - np.searchsorted(votes[:, 0], votes[:, 0])
     votes = votes[rank < _MAX_CANDIDATES_PER_COPY]
     shares = votes[:, 2] / anchors.counts[votes[:, 0]]
@@ -310,26 +314,29 @@ def _anchor_offsets(copy: VirtualCopy) -> NDArray[np.int64]:
 
 
 def _evenly_spread(owners: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the anchors to keep: a few for each copy and alignment, evenly spread.
+    """Return which anchors to keep: a few for each copy and alignment, evenly spread.
 
-    Every anchor is found where the copy starts, and each makes more steps look like anchors. The
-    first and the last are kept: they determine the start of repetitive content.
+    At the start of a copy all of its anchors match, so that a few suffice, and each further anchor
+    makes more steps look like anchors. The first and the last are kept: they determine the start of
+    repetitive content.
     """
     groups = owners * SCAN_STEP_BYTES + offsets % SCAN_STEP_BYTES
     order = np.argsort(groups, kind="stable")
-    first = np.searchsorted(groups[order], groups[order], side="left")
-    size = np.searchsorted(groups[order], groups[order], side="right") - first
-    rank, last = np.arange(len(order)) - first, np.maximum(size - 1, 1)
-    share = _MAX_ANCHORS_PER_ALIGNMENT - 1
-    kept = np.zeros(len(order), np.bool_)
-    kept[order] = (size <= share + 1) | (rank * share // last != (rank - 1) * share // last)
-    return kept
+    first_in_group = np.searchsorted(groups[order], groups[order], side="left")
+    group_size = np.searchsorted(groups[order], groups[order], side="right") - first_in_group
+    rank, last = np.arange(len(order)) - first_in_group, np.maximum(group_size - 1, 1)
+    last_kept_rank = _MAX_ANCHORS_PER_ALIGNMENT - 1
+    is_kept = np.zeros(len(order), np.bool_)
+    is_kept[order] = (group_size <= last_kept_rank + 1) | (
+        rank * last_kept_rank // last != (rank - 1) * last_kept_rank // last
+    )
+    return is_kept
 
 
 def _are_distinctive(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return which keys are neither one repeated byte nor one repeated 4-byte value."""
     key_bytes = keys.view(np.uint8).reshape(-1, _KEY_BYTES)
-    same = (key_bytes == key_bytes[:, :1]).all(axis=1)
+    is_repeated_byte = (key_bytes == key_bytes[:, :1]).all(axis=1)
     halves = keys.view(np.uint32).reshape(-1, 2)
-    repeated: NDArray[np.bool_] = same | (halves[:, 0] == halves[:, 1])
-    return ~repeated
+    is_repeated: NDArray[np.bool_] = is_repeated_byte | (halves[:, 0] == halves[:, 1])
+    return ~is_repeated

@@ -1,4 +1,4 @@
-"""Search for all copies of weights in a memory: scan, verify byte for byte, count none twice."""
+"""Search for all copies of weights in a memory: scan, verify byte by byte, count no copy twice."""
 
 import time
 from collections import Counter
@@ -105,19 +105,21 @@ def search_copies(
         contents: the contents to search for, each in every layout that the process may make.
         release: called now and then, to release the mapped pages of the model.
     """
-    searched = list(_searched_copies(libraries, contents))
-    anchors = choose_anchors([copy for _, copy in searched], release)
+    searched_copies = list(_searched_copies(libraries, contents))
+    anchors = choose_anchors([copy for _, copy in searched_copies], release)
     release()
     started = time.perf_counter()
     candidates, scanned_bytes = scan_for_copies(memory, ranges, anchors)
-    scanned = time.perf_counter()
+    scan_end = time.perf_counter()
     verifier = CopyVerifier(memory, release)
-    found = sorted(_verified_copies(searched, candidates, verifier), key=lambda copy: copy.address)
+    found_copies = sorted(
+        _verified_copies(searched_copies, candidates, verifier), key=lambda copy: copy.address
+    )
     release()
     return SearchResult(
-        found=tuple(found),
-        scan_s=scanned - started,
-        verify_s=time.perf_counter() - scanned,
+        found=tuple(found_copies),
+        scan_s=scan_end - started,
+        verify_s=time.perf_counter() - scan_end,
         scanned_bytes=scanned_bytes,
         verified_bytes=verifier.compared_bytes,
     )
@@ -139,7 +141,7 @@ def _searched_copies(
 
 
 def _verified_copies(
-    searched: Sequence[tuple[WeightContent, VirtualCopy]],
+    searched_copies: Sequence[tuple[WeightContent, VirtualCopy]],
     candidates: Iterable[CopyCandidate],
     verifier: "CopyVerifier",
 ) -> Iterator[FoundCopy]:
@@ -147,18 +149,21 @@ def _verified_copies(
     extents = _FoundExtents()
     failures: Counter[int] = Counter()
     # Large copies first: a smaller copy inside one is a part of it, whatever else it equals.
-    for candidate in sorted(candidates, key=lambda c: (-searched[c.copy][1].nbytes, c.copy)):
-        content, copy = searched[candidate.copy]
+    for candidate in sorted(
+        candidates,
+        key=lambda candidate: (-searched_copies[candidate.copy][1].nbytes, candidate.copy),
+    ):
+        content, copy = searched_copies[candidate.copy]
         if failures[candidate.copy] > _MAX_FAILED_CANDIDATES or extents.cover(
             candidate, copy.nbytes
         ):
             continue
-        verified = verifier.verify(copy, candidate.address)
-        if not verified:
+        verified_bytes = verifier.verify(copy, candidate.address)
+        if not verified_bytes:
             failures[candidate.copy] += 1
         else:
             extents.add(candidate, copy.nbytes)
-            yield FoundCopy(content, copy, candidate.address, verified)
+            yield FoundCopy(content, copy, candidate.address, verified_bytes)
 
 
 class CopyVerifier:
@@ -186,7 +191,7 @@ class CopyVerifier:
         """
         if not self._agrees_in_blocks(copy, address):
             return 0
-        verified = 0
+        verified_bytes = 0
         for runs in copy.expected_spans():
             size = len(runs.expected)
             extents = np.empty((len(runs.offsets), 2), np.int64)
@@ -197,10 +202,10 @@ class CopyVerifier:
                 return 0
             if not np.array_equal(actual, runs.expected):
                 return 0
-            verified += size
+            verified_bytes += size
             self.compared_bytes += size
             self._limit_mapped_bytes(size)
-        return verified
+        return verified_bytes
 
     def _agrees_in_blocks(self, copy: VirtualCopy, address: int) -> bool:
         """Return whether evenly spread blocks of `copy` are at `address`, a quick first test."""
@@ -245,9 +250,9 @@ class _FoundExtents:
         Repetitive content matches at many addresses inside its own copy, hence the overlaps.
         """
         start, end = candidate.address, candidate.address + nbytes
-        inside = (self._starts <= start) & (end <= self._ends)
-        overlaps = (self._starts < end) & (start < self._ends)
-        return bool(np.any(inside | (overlaps & (self._copies == candidate.copy))))
+        is_inside = (self._starts <= start) & (end <= self._ends)
+        is_overlap = (self._starts < end) & (start < self._ends)
+        return bool(np.any(is_inside | (is_overlap & (self._copies == candidate.copy))))
 
     def add(self, candidate: CopyCandidate, nbytes: int) -> None:
         self._copies = np.append(self._copies, candidate.copy)

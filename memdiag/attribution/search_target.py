@@ -86,13 +86,13 @@ def search_target(model_file: ModelFile) -> SearchTarget:
     contents, unidentifiable = weight_contents(model_file)
     if model_file.file_bytes >= MIN_SEARCHED_FILE_BYTES:
         # A program may keep the bytes of the file that it loaded from.
-        file = WeightContent(
+        whole_file = WeightContent(
             names=(WHOLE_FILE_COPY_NAME,),
             values=model_file.file_bytes_view,
             hints=LayoutHints(),
             readers=(),
         )
-        contents = (*contents, file)
+        contents = (*contents, whole_file)
     return SearchTarget(model_file, contents, unidentifiable)
 
 
@@ -101,12 +101,14 @@ def fused_search_target(optimized: ModelFile, original: SearchTarget) -> SearchT
 
     New weights without a distinct content are included in `unidentifiable`, unless they are small.
     """
-    known = {content_probe(content.values) for content in original.weights}
+    original_probes = {content_probe(content.values) for content in original.weights}
     names = frozenset(qualified_name(weight) for weight in original.model_file.weights)
     contents, unidentifiable = weight_contents(optimized, known=names)
-    new = tuple(content for content in contents if content_probe(content.values) not in known)
-    constant = tuple(group for group in unidentifiable if group.reason == FEW_VALUES_REASON)
-    return SearchTarget(optimized, new, constant, fused_from=original.model_file)
+    new_contents = tuple(
+        content for content in contents if content_probe(content.values) not in original_probes
+    )
+    indistinct = tuple(group for group in unidentifiable if group.reason == FEW_VALUES_REASON)
+    return SearchTarget(optimized, new_contents, indistinct, fused_from=original.model_file)
 
 
 def missing_bytes(
@@ -124,15 +126,15 @@ def missing_bytes(
         index: the index of the model among the models of the X-ray.
         on_device: the names of the weights that are on a device, and not missing.
     """
-    present = {
+    names_in_use = {
         name
         for copy in attribution.copies
         if copy.in_use is not False and (not copy.models or index in copy.models)
         for name in copy.weights
     }
-    present |= {WHOLE_FILE_COPY_NAME, *on_device}
+    names_in_use |= {WHOLE_FILE_COPY_NAME, *on_device}
     return sum(
-        content.values.nbytes for content in target.weights if not present & {*content.names}
+        content.values.nbytes for content in target.weights if not names_in_use & {*content.names}
     )
 
 
@@ -148,8 +150,10 @@ def weight_contents(
     """
     graphs = GraphIndex(model_file)
     groups: dict[int, list[tuple[Weight, Array]]] = defaultdict(list)
-    group_of = {
-        weight: -1 - n for n, group in enumerate(identical_weights(model_file)) for weight in group
+    group_by_weight = {
+        weight: -1 - number
+        for number, group in enumerate(identical_weights(model_file))
+        for weight in group
     }
     unidentifiable: dict[str, list[Weight]] = defaultdict(list)
     for index, weight in enumerate(model_file.weights):
@@ -159,7 +163,7 @@ def weight_contents(
             if qualified_name(weight) not in known:
                 unidentifiable[reason].append(weight)
         else:
-            groups[group_of.get(weight, index)].append((weight, values))
+            groups[group_by_weight.get(weight, index)].append((weight, values))
     contents = [
         content for group in groups.values() for content in _equal_weight_contents(group, graphs)
     ]
@@ -220,13 +224,13 @@ def _merged_hints(all_hints: Sequence[LayoutHints]) -> LayoutHints:
 
 
 def _union_of_hints(all_hints: Iterable[LayoutHints], field: str) -> Iterator[Any]:
-    seen: list[Any] = []
+    yielded: list[Any] = []
     for hints in all_hints:
         for value in getattr(hints, field):
             # Values that contain arrays cannot be compared; a duplicate only costs time.
-            if isinstance(value, (int, tuple)) and value in seen:
+            if isinstance(value, (int, tuple)) and value in yielded:
                 continue
-            seen.append(value)
+            yielded.append(value)
             yield value
 
 
@@ -256,7 +260,7 @@ def _bytes_of_values(values: Array) -> NDArray[np.uint8]:
 def _probe_blocks(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return evenly spread blocks of `data`, ``[blocks, bytes]``."""
     last = max(0, len(data) - _CONTENT_PROBE_BYTES)
-    # At whole words: a value that repeats every 8 bytes must look the same in every block.
+    # Blocks start at whole words: a value that repeats every 8 bytes must look the same in all.
     starts = np.unique(np.linspace(0, last, num=_CONTENT_PROBES).astype(np.int64) // 8 * 8)
     blocks: NDArray[np.uint8] = data[
         starts[:, None] + np.arange(min(_CONTENT_PROBE_BYTES, len(data)))

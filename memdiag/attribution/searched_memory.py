@@ -1,4 +1,4 @@
-"""The memory that a search reads: that of a process, or of its device."""
+"""The memory that a search reads: the memory of a process, or of its device."""
 
 from collections.abc import Iterator
 from typing import Protocol

@@ -3,9 +3,9 @@
 The session object of Python refers to onnxruntime's InferenceSession, and several steps further to
 the arena: SessionState, its map of allocators, the allocator. The number of steps and the offset of
 each pointer in its object are the same for all sessions of a process, while stale pointers in
-freed or unused bytes lead anywhere. So the sequence of offsets that leads the most sessions to an
-arena of their own is taken; where several such sequences disagree about a session, its arena is
-not known. No layout of onnxruntime is assumed.
+freed or unused bytes lead anywhere. So the sequence of offsets that leads the most sessions to
+arenas of their own counts. If several such sequences disagree about a session, its arena is not
+known. No layout of onnxruntime is assumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,27 +58,32 @@ def session_arenas(
     # A session that has not run has an arena without a region, which is not among `arenas`: its
     # object is recognised by the size of its block.
     sizes = {pointers.size_of(block) for block in arena_blocks}
-    max_reached = 0
+    max_reached_count = 0
     candidates: list[dict[int, int]] = []
     for path in paths:
         ends = [pointers.follow(block, path) for block in session_blocks]
-        reached = [end for end in ends if end >= 0 and pointers.size_of(end) in sizes]
+        reached_blocks = [end for end in ends if end >= 0 and pointers.size_of(end) in sizes]
         # No two sessions have the same arena, unless the program has registered one for all.
-        if len(set(reached)) < len(reached) or len(reached) < max_reached:
+        if (
+            len(set(reached_blocks)) < len(reached_blocks)
+            or len(reached_blocks) < max_reached_count
+        ):
             continue
-        if len(reached) > max_reached:
-            max_reached, candidates = len(reached), []
-        index = {block: arena for arena, block in enumerate(arena_blocks)}
-        candidates.append({session: index.get(end, -1) for session, end in enumerate(ends)})
+        if len(reached_blocks) > max_reached_count:
+            max_reached_count, candidates = len(reached_blocks), []
+        arena_by_block = {block: arena for arena, block in enumerate(arena_blocks)}
+        candidates.append(
+            {session: arena_by_block.get(end, -1) for session, end in enumerate(ends)}
+        )
     # Several paths lead to the same arenas: the map of allocators has several ways to an entry.
-    agreed = {
+    arenas_by_session = {
         session: {candidate[session] for candidate in candidates}
         for session in range(len(sessions))
     }
     return {
-        session: min(indices)
-        for session, indices in agreed.items()
-        if len(indices) == 1 and min(indices) >= 0
+        session: min(arena_indices)
+        for session, arena_indices in arenas_by_session.items()
+        if len(arena_indices) == 1 and min(arena_indices) >= 0
     }
 
 
@@ -117,14 +122,14 @@ class _BlockPointers:
         buffer = np.zeros(READ_CHUNK_BYTES, np.uint8)
         for address, length in memory.iter_chunks(readable, buffer):
             skipped = -address % WORD
-            whole = (length - skipped) // WORD * WORD
-            words = buffer[skipped : skipped + whole].view(np.int64)
+            whole_bytes = (length - skipped) // WORD * WORD
+            words = buffer[skipped : skipped + whole_bytes].view(np.int64)
             # malloc returns the address after the size field, with which a block starts.
-            index = np.searchsorted(self._starts, words - WORD)
-            index[index == len(self._starts)] = 0
-            hits = np.flatnonzero(self._starts[index] == words - WORD)
+            block_indices = np.searchsorted(self._starts, words - WORD)
+            block_indices[block_indices == len(self._starts)] = 0
+            hits = np.flatnonzero(self._starts[block_indices] == words - WORD)
             sources.append(address + skipped + hits * WORD)
-            targets.append(index[hits])
+            targets.append(block_indices[hits])
         return np.concatenate(sources), np.concatenate(targets)
 
     def block_at(self, address: int) -> int:
@@ -137,44 +142,46 @@ class _BlockPointers:
         return int(end - start)
 
     def follow(self, block: int, path: _PointerPath) -> int:
-        """Return the block to which the pointers at the offsets of `path` lead; -1 if they end."""
+        """Return the block that the pointers at offsets `path` lead to; -1 if one is missing."""
         for offset in path:
             if block < 0:
                 return -1
             first, last = self._first[block : block + 2]
-            at = first + int(np.searchsorted(self._offsets[first:last], offset))
-            block = int(self._targets[at]) if at < last and self._offsets[at] == offset else -1
+            index = first + int(np.searchsorted(self._offsets[first:last], offset))
+            block = (
+                int(self._targets[index]) if index < last and self._offsets[index] == offset else -1
+            )
         return block
 
     def steps_to(self, block: int) -> dict[int, int]:
-        """Return the fewest pointers to `block` by block, up to `MAX_POINTERS`."""
+        """Return the fewest pointers from each block to `block`, up to `MAX_POINTERS`."""
         steps = {block: 0} if block >= 0 else {}
         pending = list(steps)
-        for current in pending:
-            if steps[current] < MAX_POINTERS:
-                first, last = self._first_source[current : current + 2]
+        for pointed_block in pending:
+            if steps[pointed_block] < MAX_POINTERS:
+                first, last = self._first_source[pointed_block : pointed_block + 2]
                 for source in self._sources[first:last].tolist():
                     if source not in steps:
-                        steps[source] = steps[current] + 1
+                        steps[source] = steps[pointed_block] + 1
                         pending.append(source)
         return steps
 
     def paths(self, block: int, steps: Mapping[int, int]) -> list[_PointerPath]:
         """Return the offsets of the pointers of each path from `block` to where `steps` is 0."""
-        found: list[_PointerPath] = []
+        complete_paths: list[_PointerPath] = []
         pending: list[tuple[int, _PointerPath, tuple[int, ...]]] = [(block, (), (block,))]
-        while pending and len(found) < MAX_PATHS:
-            current, path, passed = pending.pop()
-            left = steps.get(current)
-            if left is None or left + len(path) > MAX_POINTERS:
+        while pending and len(complete_paths) < MAX_PATHS:
+            current, path, passed_blocks = pending.pop()
+            steps_left = steps.get(current)
+            if steps_left is None or steps_left + len(path) > MAX_POINTERS:
                 continue
-            if left == 0:
-                found.append(path)
+            if steps_left == 0:
+                complete_paths.append(path)
                 continue
             first, last = self._first[current : current + 2]
             for target, offset in zip(
                 self._targets[first:last].tolist(), self._offsets[first:last].tolist(), strict=True
             ):
-                if target not in passed:
-                    pending.append((target, (*path, offset), (*passed, target)))
-        return found
+                if target not in passed_blocks:
+                    pending.append((target, (*path, offset), (*passed_blocks, target)))
+        return complete_paths

@@ -25,7 +25,9 @@ _MAX_GUARD_BYTES = 1 << 20
 
 def read_stacks(space: AddressSpace) -> ByteRanges:
     """Return the byte ranges of the threads' stacks, as far as recognised; never raises."""
-    stacks = [(r.start, r.end) for r in space.regions if r.path.startswith("[stack")]
+    stacks = [
+        (region.start, region.end) for region in space.regions if region.path.startswith("[stack")
+    ]
     known_sizes: set[tuple[int, int]] = set()
     for pointer in _stack_pointers(space.pid):
         region = space.region_at(pointer)
@@ -68,10 +70,14 @@ def _may_be_stack(region: Region) -> bool:
 
 def _guard_bytes(space: AddressSpace, region: Region) -> int:
     """Return the bytes of the inaccessible mapping directly below `region`; 0 if there is none."""
-    below = space.region_at(region.start - 1)
-    if below is None or below.permissions != "---p" or below.size > _MAX_GUARD_BYTES:
+    region_below = space.region_at(region.start - 1)
+    if (
+        region_below is None
+        or region_below.permissions != "---p"
+        or region_below.size > _MAX_GUARD_BYTES
+    ):
         return 0
-    return below.size
+    return region_below.size
 
 
 def _stack_from_pointer(space: AddressSpace, region: Region, pointer: int) -> tuple[int, int]:

@@ -31,11 +31,11 @@ def contiguous_axes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: 
 
     Axes of length 1 never break a run.
     """
-    length = itemsize
+    run_bytes = itemsize
     for count, (extent, stride) in enumerate(zip(reversed(shape), reversed(strides), strict=True)):
-        if extent != 1 and stride != length:
+        if extent != 1 and stride != run_bytes:
             return count
-        length *= extent
+        run_bytes *= extent
     return len(shape)
 
 
@@ -55,7 +55,7 @@ def max_box_extents(
     copy_order = range(len(shape) - 1, -1, -1)
     source_order = sorted(copy_order, key=lambda axis: abs(source_strides[axis]))
     max_elements = max(1, max_bytes // itemsize)
-    run = min(max_elements, max(1, MIN_SPAN_BYTES // itemsize))
+    run_elements = min(max_elements, max(1, MIN_SPAN_BYTES // itemsize))
 
     def grow(axis: int, goal: int) -> bool:
         """Lengthen one axis up to the limits; return whether the box now has the whole axis."""
@@ -70,14 +70,14 @@ def max_box_extents(
         return extents[axis] == shape[axis]
 
     for axis in copy_order:
-        inner = prod(extents[axis + 1 :])
-        if not grow(axis, max(1, run // inner)):
+        inner_elements = prod(extents[axis + 1 :])
+        if not grow(axis, max(1, run_elements // inner_elements)):
             break
-    inner = 1
+    inner_elements = 1
     for axis in source_order:
-        if not grow(axis, -(-run // inner)):
+        if not grow(axis, -(-run_elements // inner_elements)):
             break
-        inner *= shape[axis]
+        inner_elements *= shape[axis]
     for axis in copy_order:
         if not grow(axis, shape[axis]):
             break
@@ -91,8 +91,8 @@ def iter_boxes(
     order = sorted(range(len(shape)), key=lambda axis: -abs(source_strides[axis]))
     axis_slices = [
         [
-            slice(i, min(i + extents[axis], shape[axis]))
-            for i in range(0, shape[axis], extents[axis])
+            slice(start, min(start + extents[axis], shape[axis]))
+            for start in range(0, shape[axis], extents[axis])
         ]
         for axis in order
     ]
@@ -106,11 +106,11 @@ def copy_strided(view: Array, out: Array) -> None:
     if view.ndim == 0 or view.size == 0:
         out[...] = view
         return
-    row = view.shape[-1] * view.itemsize
-    contiguous = view.strides[-1] == out.strides[-1] == view.itemsize
-    if contiguous and row <= _MAX_WIDE_ELEMENT_BYTES:
-        wide = np.dtype((np.void, row))
-        view, out = view.view(wide)[..., 0], out.view(wide)[..., 0]
+    row_bytes = view.shape[-1] * view.itemsize
+    is_contiguous = view.strides[-1] == out.strides[-1] == view.itemsize
+    if is_contiguous and row_bytes <= _MAX_WIDE_ELEMENT_BYTES:
+        row_type = np.dtype((np.void, row_bytes))
+        view, out = view.view(row_type)[..., 0], out.view(row_type)[..., 0]
     order = sorted(range(view.ndim), key=lambda axis: -abs(view.strides[axis]))
     if order == list(range(view.ndim)):
         out[...] = view
@@ -126,8 +126,8 @@ def _copy_staged(view: Array, out: Array) -> None:
     row_strides = _row_major_strides(row_shape, view.itemsize)
     slice_bytes = pitch * prod(view.shape[1:rows])
     if slice_bytes > _STAGE_BYTES and rows > 1:
-        for part, target in zip(view, out, strict=True):
-            _copy_staged(part, target)
+        for part, out_part in zip(view, out, strict=True):
+            _copy_staged(part, out_part)
         return
     slab = max(1, _STAGE_BYTES // slice_bytes)
     shape = (min(slab, view.shape[0]), *view.shape[1:rows])

@@ -38,21 +38,23 @@ def tiled_segments(
     because only whole blocks are a strided box of the source.
     """
     itemsize = values.dtype.itemsize
-    counts = [-(-n // block) for n, block in zip(values.shape, blocks, strict=True)]
+    counts = [-(-length // block) for length, block in zip(values.shape, blocks, strict=True)]
     extents = [counts[axis] if part == "outer" else blocks[axis] for axis, part in order]
     if strides is None:
         strides = [itemsize * prod(extents[index + 1 :]) for index in range(len(extents))]
     segments = []
     for ranges in product(*map(_whole_and_partial_blocks, values.shape, blocks)):
-        start = offset
+        segment_offset = offset
         shape = []
         for (axis, part), stride in zip(order, strides, strict=True):
-            begin, count, _ = ranges[axis]
-            start += begin // blocks[axis] * stride if part == "outer" else 0
+            first_index, count, _ = ranges[axis]
+            segment_offset += first_index // blocks[axis] * stride if part == "outer" else 0
             shape.append(count if part == "outer" else blocks[axis])
         views = tuple(_block_view(source, ranges, order) for source in values.sources)
         segments.append(
-            CopySegment(start, values.dtype, tuple(shape), tuple(strides), views, values.combine)
+            CopySegment(
+                segment_offset, values.dtype, tuple(shape), tuple(strides), views, values.combine
+            )
         )
     return itemsize * prod(extents), tuple(segments)
 
@@ -87,25 +89,30 @@ def column_panel_segments(
     width = PANEL_COLUMNS * itemsize
     segments: tuple[CopySegment, ...] = ()
     for part, start, row, count, length in _equal_slices(parts, depth):
-        inside = row % depth
-        begin = row - inside
-        padded = round_up(min(depth, rows - begin), rows_multiple)
+        row_in_slice = row % depth
+        slice_start = row - row_in_slice
+        padded_rows = round_up(min(depth, rows - slice_start), rows_multiple)
         _, part_segments = tiled_segments(
             part.viewed(partial(_sliced_rows, start=start, shape=(count, length, columns))),
             (1, group, PANEL_COLUMNS),
             _PANEL_ORDER,
-            offset=offset + begin * pitch + inside * width,
-            strides=(depth * pitch, padded * width, group * width, group * itemsize, itemsize),
+            offset=offset + slice_start * pitch + row_in_slice * width,
+            strides=(depth * pitch, padded_rows * width, group * width, group * itemsize, itemsize),
         )
         segments += part_segments
-    begin = (rows - 1) // depth * depth
-    filled, padded = (round_up(rows - begin, multiple) for multiple in (group, rows_multiple))
-    if padded > filled:
+    slice_start = (rows - 1) // depth * depth
+    filled_rows, padded_rows = (
+        round_up(rows - slice_start, multiple) for multiple in (group, rows_multiple)
+    )
+    if padded_rows > filled_rows:
         padding = CopySegment(
-            offset + begin * pitch + filled * width,
+            offset + slice_start * pitch + filled_rows * width,
             np.dtype(np.uint8),
-            (round_up(columns, PANEL_COLUMNS) // PANEL_COLUMNS, (padded - filled) * width),
-            (padded * width, 1),
+            (
+                round_up(columns, PANEL_COLUMNS) // PANEL_COLUMNS,
+                (padded_rows - filled_rows) * width,
+            ),
+            (padded_rows * width, 1),
             (np.zeros((1, 1), np.uint8),),
         )
         segments += (padding,)
@@ -121,13 +128,13 @@ def _equal_slices(
     """
     row = 0
     for part in parts:
-        height, done = part.shape[0], 0
-        while done < height:
-            count, length = (height - done) // depth, depth
+        height, part_row = part.shape[0], 0
+        while part_row < height:
+            count, length = (height - part_row) // depth, depth
             if row % depth or not count:
-                count, length = 1, min(depth - row % depth, height - done)
-            yield part, done, row, count, length
-            done += count * length
+                count, length = 1, min(depth - row % depth, height - part_row)
+            yield part, part_row, row, count, length
+            part_row += count * length
             row += count * length
 
 
@@ -147,20 +154,20 @@ def round_up(size: int, alignment: int = 64) -> int:
 def _whole_and_partial_blocks(length: int, block: int) -> list[tuple[int, int, int]]:
     """Return (start, number, length) of the whole blocks of an axis, and of a shorter last
     block."""
-    whole, rest = divmod(length, block)
-    parts = [(0, whole, block)] if whole else []
-    return parts + ([(whole * block, 1, rest)] if rest else [])
+    whole_count, rest_length = divmod(length, block)
+    parts = [(0, whole_count, block)] if whole_count else []
+    return parts + ([(whole_count * block, 1, rest_length)] if rest_length else [])
 
 
 def _block_view(source: Array, ranges: Sequence[tuple[int, int, int]], order: AxisOrder) -> Array:
-    corner = source[tuple(slice(start, start + n * length) for start, n, length in ranges)]
+    box = source[tuple(slice(start, start + count * length) for start, count, length in ranges)]
     shape, strides = [], []
     for axis, part in order:
         _, count, length = ranges[axis]
         shape.append(count if part == "outer" else length)
         step = source.strides[axis]
         strides.append(step * length if part == "outer" else step)
-    view: Array = as_strided(corner, shape, strides, writeable=False)
+    view: Array = as_strided(box, shape, strides, writeable=False)
     return view
 
 

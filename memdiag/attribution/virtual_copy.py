@@ -99,26 +99,26 @@ class CopySegment:
         `out` is unchanged at positions that the segment does not specify. One element of the
         source is read for each position.
         """
-        inside = np.flatnonzero((positions >= self.offset) & (positions < self.end))
-        rest = positions[inside] - self.offset
+        inside_indices = np.flatnonzero((positions >= self.offset) & (positions < self.end))
+        remainders = positions[inside_indices] - self.offset
         indices = []
-        padding = np.zeros(len(rest), bool)
-        specified = np.ones(len(rest), bool)
+        is_padding = np.zeros(len(remainders), bool)
+        is_specified = np.ones(len(remainders), bool)
         source_shape = self.sources[0].shape
         for extent, stride, source_extent in zip(
             self.shape, self.strides, source_shape, strict=True
         ):
-            index, rest = np.divmod(rest, stride)
-            specified &= index < extent
-            padding |= index >= source_extent
-            indices.append(np.minimum(index, source_extent - 1))
-        specified &= rest < self.dtype.itemsize
+            axis_indices, remainders = np.divmod(remainders, stride)
+            is_specified &= axis_indices < extent
+            is_padding |= axis_indices >= source_extent
+            indices.append(np.minimum(axis_indices, source_extent - 1))
+        is_specified &= remainders < self.dtype.itemsize
         values = self._combined_values([source[tuple(indices)] for source in self.sources])
-        columns = np.minimum(rest, self.dtype.itemsize - 1)
+        columns = np.minimum(remainders, self.dtype.itemsize - 1)
         value_bytes = values.view(np.uint8).reshape(-1, self.dtype.itemsize)
-        selected = value_bytes[np.arange(len(rest)), columns]
-        selected[padding] = 0
-        out[inside[specified]] = selected[specified]
+        selected = value_bytes[np.arange(len(remainders)), columns]
+        selected[is_padding] = 0
+        out[inside_indices[is_specified]] = selected[is_specified]
 
     def boxes(self, max_bytes: int) -> Iterator[tuple[OffsetArray, int, CopyBytes]]:
         """Yield (offsets of runs in the copy, bytes of each run, the bytes of all runs joined).
@@ -158,16 +158,16 @@ class CopySegment:
         if self.combine is None:
             copy_strided(views[0], out)
             return
-        short = [
+        short_axes = [
             axis
             for axis, (extent, stride) in enumerate(
                 zip(views[0].shape, views[0].strides, strict=True)
             )
             if stride == 0 and extent <= _MAX_REPEATED_AXIS
         ]
-        for positions in np.ndindex(*(out.shape[axis] for axis in short)):
+        for positions in np.ndindex(*(out.shape[axis] for axis in short_axes)):
             index: list[Any] = [slice(None)] * out.ndim
-            for axis, position in zip(short, positions, strict=True):
+            for axis, position in zip(short_axes, positions, strict=True):
                 index[axis] = position
             target = out[tuple(index)]
             values = self._combined_values([_compact_view(view[tuple(index)]) for view in views])
@@ -238,10 +238,10 @@ class VirtualCopy:
         one.
         """
         positions = (np.asarray(offsets, np.int64)[:, None] + np.arange(length)).ravel()
-        out = np.zeros(len(positions), np.uint8)
+        content = np.zeros(len(positions), np.uint8)
         for segment in self.segments:
-            segment.gather(positions, out)
-        return out.reshape(len(offsets), length)
+            segment.gather(positions, content)
+        return content.reshape(len(offsets), length)
 
     def expected_spans(self, max_bytes: int = MAX_EXPECTED_BYTES) -> Iterator[ExpectedSpans]:
         """Yield runs of at most `max_bytes` in total that cover each specified byte exactly once.
@@ -256,8 +256,7 @@ class VirtualCopy:
 
 
 def _compact_view(view: Array) -> Array:
-    """Return `view` as a scalar if it is constant; contiguous if it repeats no value; else
-    unchanged."""
+    """Return `view` as a scalar if it is constant, contiguous if no value repeats, or unchanged."""
     if not any(view.strides) and view.size:
         scalar: Array = view[(0,) * view.ndim]
         return scalar

@@ -1,6 +1,6 @@
 """Operators that read weights, and the inputs that do: tables of the X-ray, by operator.
 
-What else depends on the operator alone is in `memdiag.ort.operators`.
+Other tables by operator are in `memdiag.ort.operators`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from memdiag.model.readers import SAME_ORDER_OPERATORS
 
 InputIndices = Mapping[str, Sequence[int]]
-"""By operator: the indices of inputs."""
+"""Indices of inputs by operator."""
 
 FILTER_INPUTS: InputIndices = {"Conv": (1,), "FusedConv": (1,)}
 """Filters, which a graph transformer reorders into blocks of channels."""

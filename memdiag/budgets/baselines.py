@@ -32,12 +32,12 @@ _NOT_STORED = "process_peak"
 """Includes the memory of the interpreter, which differs from machine to machine."""
 
 _SESSION_DEFAULTS: dict[str, Any] = {
-    **{each.name: getattr(SessionConfig(), each.name) for each in fields(SessionConfig)},
+    **{option.name: getattr(SessionConfig(), option.name) for option in fields(SessionConfig)},
     "runs": InputConfig().runs,
     "run": True,
     "pinned": True,
 }
-_NOT_IN_NAME = ("python", *(each.name for each in fields(Limits)))
+_NOT_IN_NAME = ("python", *(limit.name for limit in fields(Limits)))
 """Options that do not change the measured figures."""
 
 MAX_BASELINE_NAME = 100
@@ -67,77 +67,86 @@ def baseline_entry(profiles: Sequence[Profile]) -> BaselineEntry:
     )
 
 
-def max_figure(name: str, before: int, tolerance: float | None, *, late: int = 0) -> int:
-    """Return the maximum of figure `name` if it is `before` in the baseline file.
+def max_figure(name: str, baseline_value: int, tolerance: float | None, *, late: int = 0) -> int:
+    """Return the maximum of figure `name` if it is `baseline_value` in the baseline file.
 
     Figures of phases may be off by `late` bytes, as boundaries are read late.
     """
     share = DEFAULT_TOLERANCE if tolerance is None else tolerance
     if FIGURES_BY_NAME[name].unit == "count":
-        return before
-    maximum = before + max(round(share * before), MIN_FIGURE_GROWTH.get(name, MIB))
+        return baseline_value
+    maximum = baseline_value + max(round(share * baseline_value), MIN_FIGURE_GROWTH.get(name, MIB))
     return maximum + late if name in BUDGET_PHASES else maximum
 
 
-def matches_entry(before: BaselineEntry, now: BaselineEntry, tolerance: float | None) -> bool:
-    """Return whether `now` has the runtime, the setup, and about the figures of `before`."""
-    same_setup = (before.onnxruntime, before.setup) == (now.onnxruntime, now.setup)
-    if not same_setup or before.figures.keys() != now.figures.keys():
+def matches_entry(stored: BaselineEntry, measured: BaselineEntry, tolerance: float | None) -> bool:
+    """Return whether `measured` has the runtime and setup of `stored`, and about its figures."""
+    same_setup = (stored.onnxruntime, stored.setup) == (measured.onnxruntime, measured.setup)
+    if not same_setup or stored.figures.keys() != measured.figures.keys():
         return False
-    late = max(before.late_bytes, now.late_bytes)
-    pairs = [(name, before.figures[name], now.figures[name]) for name in now.figures]
+    error_bytes = max(stored.late_bytes, measured.late_bytes)
+    pairs = [(name, stored.figures[name], measured.figures[name]) for name in measured.figures]
     return all(
-        max(first, second) <= max_figure(name, min(first, second), tolerance, late=late)
+        max(first, second) <= max_figure(name, min(first, second), tolerance, late=error_bytes)
         for name, first, second in pairs
     )
 
 
-def with_entry(before: Baseline | None, model: str, machine: str, entry: BaselineEntry) -> Baseline:
-    """Return the baseline `before` with `entry` for `machine`; entries of other machines stay."""
-    machines = dict(before.machines) if before else {}
+def with_entry(
+    baseline: Baseline | None, model: str, machine: str, entry: BaselineEntry
+) -> Baseline:
+    """Return `baseline` with `entry` for `machine`; entries of other machines stay."""
+    machines = dict(baseline.machines) if baseline else {}
     return Baseline(schema=BASELINE_SCHEMA, model=model, machines={**machines, machine: entry})
 
 
-def condition_differences(before: BaselineEntry, profile: Profile) -> tuple[str, ...]:
-    """Return how the conditions of `profile` differ from the conditions of a baseline entry.
+def condition_differences(entry: BaselineEntry, profile: Profile) -> tuple[str, ...]:
+    """Return how the conditions of `profile` differ from the conditions of `entry`.
 
     If they differ, figures cannot be compared.
     """
     setup = dict(_entry_setup(profile))
     pairs = (
-        (name, setup.get(name), before.setup.get(name))
-        for name in sorted(before.setup.keys() | setup.keys())
+        (name, setup.get(name), entry.setup.get(name))
+        for name in sorted(entry.setup.keys() | setup.keys())
     )
     return tuple(
-        f"{name} {now or 'default'} instead of {then or 'default'}"
-        for name, now, then in pairs
-        if now != then
+        f"{name} {value or 'default'} instead of {stored_value or 'default'}"
+        for name, value, stored_value in pairs
+        if value != stored_value
     )
 
 
-def dims_of(before: BaselineEntry, profile: Profile) -> dict[str, int]:
-    """Return the sizes in a baseline file's entry that the free dimensions of `profile` differ in.
+def dims_of(entry: BaselineEntry, profile: Profile) -> dict[str, int]:
+    """Return the sizes in `entry` of the free dimensions whose sizes differ in `profile`.
 
     Empty if the inputs differ in anything else, or if it is not known which dimension differs.
     """
-    then = before.setup.get("inputs", "")
-    found: dict[str, int] = {}
-    known = {each.name: each.size for each in profile.dimensions}
-    for each in profile.inputs:
-        match = re.search(rf"(?:^|, ){re.escape(each.name)} {each.dtype}\[([\d, ]*)\]", then)
+    stored_inputs = entry.setup.get("inputs", "")
+    size_by_dimension: dict[str, int] = {}
+    profiled_size_by_dimension = {
+        dimension.name: dimension.size for dimension in profile.dimensions
+    }
+    for model_input in profile.inputs:
+        name_and_type = f"{re.escape(model_input.name)} {model_input.dtype}"
+        match = re.search(rf"(?:^|, ){name_and_type}\[([\d, ]*)\]", stored_inputs)
         sizes = [int(size) for size in match[1].split(", ") if size] if match else []
-        if each.shape is None or len(sizes) != len(each.shape):
+        if model_input.shape is None or len(sizes) != len(model_input.shape):
             return {}
-        for axis, (size, now) in enumerate(zip(sizes, each.shape, strict=True)):
-            if size == now:
+        for axis, (size, profiled_size) in enumerate(zip(sizes, model_input.shape, strict=True)):
+            if size == profiled_size:
                 continue
-            own = f"{each.name}:{axis}"
-            names = [name for name, chosen in known.items() if ":" not in name and chosen == now]
-            if own in known:
-                names = [own]
-            if len(names) != 1 or found.setdefault(names[0], size) != size:
+            axis_name = f"{model_input.name}:{axis}"
+            names = [
+                name
+                for name, dimension_size in profiled_size_by_dimension.items()
+                if ":" not in name and dimension_size == profiled_size
+            ]
+            if axis_name in profiled_size_by_dimension:
+                names = [axis_name]
+            if len(names) != 1 or size_by_dimension.setdefault(names[0], size) != size:
                 return {}
-    return found
+    return size_by_dimension
 
 
 def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
@@ -149,17 +158,17 @@ def _entry_setup(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "device", profile.device.device.name
     for name, value in profile.session.fields_in_words.items():
         if value and value not in USUAL_SETTINGS:
-            yield name, _text(sorted(value) if name == "disabled optimizers" else value)
+            yield name, _setting_text(sorted(value) if name == "disabled optimizers" else value)
 
 
-def _text(value: Any) -> str:
-    """Return a setting as `Session.fields_in_words` has it in one text."""
+def _setting_text(value: Any) -> str:
+    """Return a setting of `Session.fields_in_words` as one text."""
     if not isinstance(value, Mapping):
         return ", ".join(value)
     parts = sorted(value.items())
-    if any(isinstance(each, Mapping) for each in value.values()):
-        return "; ".join(f"{name}: {_text(each)}" for name, each in parts)
-    return ", ".join(f"{name}={each}" for name, each in parts)
+    if any(isinstance(item, Mapping) for item in value.values()):
+        return "; ".join(f"{name}: {_setting_text(item)}" for name, item in parts)
+    return ", ".join(f"{name}={item}" for name, item in parts)
 
 
 def _input_setup_text(value: Input) -> str:
@@ -170,10 +179,11 @@ def _input_setup_text(value: Input) -> str:
 def baseline_path(
     folder: Path, model: Path, root: Path, options: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return the file below `folder` for `model` profiled with `options` (`memdiag.profile`'s).
+    """Return the baseline file of `model`, profiled with these options of `memdiag.profile`.
 
-    It has the same relative path as the model below `root`; for a model outside of `root` it is in
-    `folder` itself. Options other than the defaults are in its name: ``a.onnx.tokens=128.json``.
+    Its path below `folder` is the path of the model below `root`. The file of a model outside of
+    `root` is in `folder` itself. Options that are not the defaults are in the name of the file:
+    ``a.onnx.tokens=128.json``.
     """
     # Links are not followed: a link to a model is a model of the project.
     path, root = Path(os.path.abspath(root / model)), Path(os.path.abspath(root))
@@ -183,11 +193,13 @@ def baseline_path(
 
 
 def configuration_name(options: Mapping[str, Any]) -> str:
-    """Return `options` as a part of a file name; empty where all are the defaults."""
+    """Return `options` as a part of a file name; empty if all are the defaults."""
     text = ",".join(sorted(_name_parts(options)))
-    safe = re.sub(r"[^\w.,=+-]", "-", text)[:MAX_BASELINE_NAME]
+    safe_text = re.sub(r"[^\w.,=+-]", "-", text)[:MAX_BASELINE_NAME]
     # The replaced or removed characters may have been the difference.
-    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if safe_text == text:
+        return safe_text
+    return f"{safe_text}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _name_parts(options: Mapping[str, Any]) -> Iterator[str]:
@@ -229,15 +241,15 @@ def read_baseline(path: Path) -> Baseline | None:
 def update_baseline(
     path: Path, model: str, machine: str, entry: BaselineEntry, tolerance: float | None
 ) -> BaselineStatus:
-    """Write `entry` for `machine` to the file `path`, unless the file has about the same entry.
+    """Write `entry` for `machine` to the file at `path`, unless it has about the same entry.
 
     Raises:
         RecordError: the file is not a baseline.
         ReportError: the file cannot be written.
     """
-    before = read_baseline(path)
-    known = before.machines.get(machine) if before else None
-    if known is not None and matches_entry(known, entry, tolerance):
+    baseline = read_baseline(path)
+    stored_entry = baseline.machines.get(machine) if baseline else None
+    if stored_entry is not None and matches_entry(stored_entry, entry, tolerance):
         return "kept"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,5 +258,5 @@ def update_baseline(
             f"{path.parent}: baselines cannot be written there ({error.strerror})."
             " Choose another folder."
         ) from error
-    save_bytes(encode_readable(with_entry(before, model, machine, entry)), path)
-    return "updated" if before else "created"
+    save_bytes(encode_readable(with_entry(baseline, model, machine, entry)), path)
+    return "updated" if baseline else "created"

@@ -1,4 +1,4 @@
-"""An estimate compared with a budget: without a run."""
+"""Comparison of an estimate with a budget, without a run."""
 
 from memdiag.budgets.evaluation import (
     PEAK_FIGURES,
@@ -22,8 +22,8 @@ ESTIMATED_FIGURES = ("peak", "steady", *BUDGET_PHASES, "process_peak")
 def estimated_figures(estimate: Estimate) -> dict[str, int]:
     """Return the figures of `estimate` at its first point, in bytes.
 
-    Memory is above the process before the session, except `process_peak`, which includes the inputs
-    and is missing where the size of that process is not known.
+    Memory is counted above the process before the session. Only `process_peak` includes that
+    process and the inputs; it is missing if the size of the process is not known.
     """
     point = estimate.point
     figures = {"peak": point.peak_bytes, "steady": point.steady_bytes}
@@ -39,13 +39,13 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
     """Return how `estimate` compares with `budget`.
 
     Raises:
-        UsageError: a limit is of a figure that the estimate does not have, or it depends on values
-            whose sizes only a run shows whether a limit is kept.
+        UsageError: the estimate lacks the figure of a limit, or whether a limit is kept depends on
+            values whose sizes only a run shows.
     """
     point = estimate.point
     figures = estimated_figures(estimate)
 
-    def why(name: str) -> str:
+    def missing_reason(name: str) -> str:
         if name == "process_peak":
             return "the process before the session is not known for this release"
         return "it cannot be estimated"
@@ -55,7 +55,7 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
             return point.peak_phase
         return next((phase for phase in BUDGET_PHASES if phase == name), "steady")
 
-    check_known(budget, figures, model=estimate.model, why=why)
+    check_known(budget, figures, model=estimate.model, missing_reason=missing_reason)
     kind = "an upper bound" if estimate.is_upper else "an estimate"
     note = f"{kind} for onnxruntime {estimate.onnxruntime}, not measured"
     if not estimate.is_upper:
@@ -63,18 +63,20 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
         note += f"; the peak is expected between {low} and {high}"
     breaches = tuple(find_breaches(figures, budget, {}, phase_of))
     if point.unknown_values and not estimate.calibration and not breaches:
-        more = point.high_bytes - point.peak_bytes
-        largest = {name: size + more for name, size in figures.items()}
-        if not point.is_bounded or any(find_breaches(largest, budget, {}, phase_of)):
+        unknown_bytes = point.high_bytes - point.peak_bytes
+        largest_figures = {name: size + unknown_bytes for name, size in figures.items()}
+        if not point.is_bounded or any(find_breaches(largest_figures, budget, {}, phase_of)):
             count = point.unknown_values
             raise UsageError(
                 f"{estimate.model}: an estimate cannot say whether it keeps the budget, which"
                 f" depends on {counted(count, 'value')} whose {plural(count, 'size', 'sizes')} only"
                 " a run shows. Measure it instead."
             )
-    main = main_breach(breaches) if breaches else None
-    explained = (
-        point.phase(main.phase) if main and main.phase and main.figure in PEAK_FIGURES else None
+    first_breach = main_breach(breaches) if breaches else None
+    explained_phase = (
+        point.phase(first_breach.phase)
+        if first_breach and first_breach.phase and first_breach.figure in PEAK_FIGURES
+        else None
     )
     arguments = command_arguments(estimate.dimensions, estimate)
     return Judgement(
@@ -86,6 +88,6 @@ def judge_estimate(estimate: Estimate, budget: Budget) -> Judgement:
         breaches=breaches,
         notes=(note, *estimate.notes),
         dimensions=estimate.dimensions,
-        peak_terms=largest_terms(explained) if explained else (),
+        peak_terms=largest_terms(explained_phase) if explained_phase else (),
         arguments=(*arguments, "--for-onnxruntime", estimate.onnxruntime),
     )

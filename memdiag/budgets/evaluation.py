@@ -40,7 +40,7 @@ MAX_ESTIMATE_ERROR = 0.1
 """An estimate explains a measured peak if it differs by at most this share of the peak."""
 
 PEAK_FIGURES = ("peak", "process_peak", *BUDGET_PHASES)
-"""Figures that are peaks: memory that is freed again may be in them."""
+"""Figures that are peaks. They may include memory that is freed later."""
 
 _PROCESS_OWNERS = ("python", "runtime_libraries", "other_libraries")
 """Owners that exist before the model is loaded. Figures are counted from there."""
@@ -68,47 +68,57 @@ def judge_budget(
         update_option: the command-line option that updates the baseline file, for messages.
 
     Raises:
-        UsageError: the profile lacks the figure of a limit, or was measured under other conditions
-            than the entry.
+        UsageError: the profile lacks the figure of a limit, or its conditions are not the entry's.
     """
     profile, *_ = profiles
     figures = aggregate_figures(profiles)
     late = max(late_bytes(profiles), entry.late_bytes if entry else 0)
     check_known(
-        budget, figures, model=profile.model.path, why=lambda name: why_missing(profile, name)
+        budget,
+        figures,
+        model=profile.model.path,
+        missing_reason=lambda name: why_missing(profile, name),
     )
-    if entry is not None and (unlike := condition_differences(entry, profile)):
+    if entry is not None and (differences := condition_differences(entry, profile)):
         raise UsageError(
             f"{profile.model.path}: its baseline cannot be compared: this run had"
-            f" {'; '.join(unlike)}. {_same_conditions_advice(entry, profile, unlike)}, or update"
-            f" the baseline ({update_option})."
+            f" {'; '.join(differences)}. {_same_conditions_advice(entry, profile, differences)}, or"
+            f" update the baseline ({update_option})."
         )
-    before = entry.figures if entry else {}
+    baseline_figures = entry.figures if entry else {}
     breaches = tuple(
         find_breaches(
-            figures, budget, before, lambda name: phase_of_figure(profile, name), late=late
+            figures,
+            budget,
+            baseline_figures,
+            lambda name: phase_of_figure(profile, name),
+            late=late,
         )
     )
-    now = copy_totals(profile.attribution) if profile.attribution else ()
+    copies_in_use = copy_totals(profile.attribution) if profile.attribution else ()
     # The entry of a profile without an X-ray has no copies.
-    new = new_since(entry.copies, now) if entry and "copies" in entry.figures else ()
-    copies = new or largest_repeated(now)
+    new_copies = (
+        new_since(entry.copies, copies_in_use) if entry and "copies" in entry.figures else ()
+    )
+    copies = new_copies or largest_repeated(copies_in_use)
     return Judgement(
         model=profile.model.path,
         onnxruntime=profile.environment.onnxruntime,
         figures=figures,
         processes=len(profiles),
         budget=budget,
-        baseline=before,
+        baseline=baseline_figures,
         baseline_onnxruntime=entry.onnxruntime if entry else None,
         breaches=breaches,
         copies=copies,
-        copies_are_new=bool(new),
-        suspect=_suspect_finding(profile.findings, copies, main_breach(breaches), are_new=bool(new))
+        copies_are_new=bool(new_copies),
+        suspect=_suspect_finding(
+            profile.findings, copies, main_breach(breaches), are_new=bool(new_copies)
+        )
         if breaches
         else None,
         notes=(
-            *_budget_notes(figures, before, budget, late, update_option),
+            *_budget_notes(figures, baseline_figures, budget, late, update_option),
             *_spread_notes(profiles),
             *_device_notes(profile, breaches),
             *((PINNED_NOTE,) if MMAP_THRESHOLD_VARIABLE in profile.session.environment else ()),
@@ -125,9 +135,9 @@ def judge_budget(
 def command_arguments(
     dimensions: Sequence[Dimension], session: Session | Estimate
 ) -> tuple[str, ...]:
-    """Return the arguments of ``memdiag estimate`` for these sizes and this session, as words.
+    """Return the arguments of ``memdiag estimate`` for these sizes and this session.
 
-    Sizes that memdiag chose are left out: the command chooses the same.
+    Sizes that memdiag chose are left out, because the command chooses the same.
     """
     sizes = [
         f"{dimension.name}={dimension.size}"
@@ -150,9 +160,9 @@ def largest_terms(phase: EstimatedPhase) -> tuple[EstimatedTerm, ...]:
 
 
 def _estimated_parts(profile: Profile, breach: Breach) -> tuple[EstimatedTerm, ...]:
-    """Return the largest estimated parts of the peak that `breach` is of.
+    """Return the largest estimated parts of the peak that exceeds its limit.
 
-    Empty if the breach is of another figure, or the estimate is too far from the measurement.
+    Empty if `breach` is not of a peak, or if the estimate is too far from the measurement.
     """
     if breach.figure not in PEAK_FIGURES or breach.phase is None or profile.estimate is None:
         return ()
@@ -165,8 +175,8 @@ def _estimated_parts(profile: Profile, breach: Breach) -> tuple[EstimatedTerm, .
 
 
 def _largest_model_owners(attribution: Attribution) -> tuple[Owner, ...]:
-    of_model = [owner for owner in attribution.owners if owner.kind not in _PROCESS_OWNERS]
-    return tuple(sorted(of_model, key=lambda owner: -owner.bytes)[:MAX_EXPLAINED_OWNERS])
+    model_owners = [owner for owner in attribution.owners if owner.kind not in _PROCESS_OWNERS]
+    return tuple(sorted(model_owners, key=lambda owner: -owner.bytes)[:MAX_EXPLAINED_OWNERS])
 
 
 def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:
@@ -174,9 +184,9 @@ def _spread_notes(profiles: Sequence[Profile]) -> Iterator[str]:
     all_figures = [figures_of(profile) for profile in profiles]
     for name in ("steady", "peak"):
         sizes = [figures[name] for figures in all_figures if name in figures]
-        found = two_groups(sizes)
-        if found is not None:
-            low, high = found
+        groups = two_groups(sizes)
+        if groups is not None:
+            low, high = groups
             yield (
                 f"{name} has two values by chance, most often freed memory that malloc keeps or"
                 f" returns: {len(low)} of {len(all_figures)} processes are near"
@@ -211,10 +221,10 @@ def judge_probe(probe: Probe, budget: Budget) -> Judgement:
         UsageError: a limit is of a figure that a probe cannot measure.
     """
 
-    def why(name: str) -> str:
+    def missing_reason(name: str) -> str:
         return "a probe measures only the process as a whole"
 
-    check_known(budget, probe.figures, model=probe.name, why=why)
+    check_known(budget, probe.figures, model=probe.name, missing_reason=missing_reason)
     return Judgement(
         model=probe.name,
         onnxruntime=None,
@@ -227,38 +237,39 @@ def judge_probe(probe: Probe, budget: Budget) -> Judgement:
 
 
 def check_known(
-    budget: Budget, figures: Mapping[str, int], *, model: str, why: Callable[[str], str]
+    budget: Budget, figures: Mapping[str, int], *, model: str, missing_reason: Callable[[str], str]
 ) -> None:
-    """Check that there is a figure for each limit of `budget`.
+    """Check that each limit of `budget` has a figure.
 
     Raises:
-        UsageError: there is none. The message has the reason from `why` and the available figures.
+        UsageError: a limit has none. The message has the result of `missing_reason` for it, and the
+            available figures.
     """
     for name in budget.limits:
         if name not in figures:
             raise UsageError(
-                f"{model}: cannot check the {name!r} budget: {why(name)}. Available figures:"
-                f" {', '.join(figures)}."
+                f"{model}: cannot check the {name!r} budget: {missing_reason(name)}. Available"
+                f" figures: {', '.join(figures)}."
             )
 
 
 def find_breaches(
     figures: Mapping[str, int],
     budget: Budget,
-    before: Mapping[str, int],
+    baseline_figures: Mapping[str, int],
     phase: FigurePhase,
     *,
     late: int = 0,
 ) -> Iterator[Breach]:
-    """Yield the breaches of `budget`, then the breaches of `before`, the baseline's figures.
+    """Yield the breaches of `budget`, then the breaches of the baseline.
 
     Both are in the order of the phases. Figures of phases may exceed the baseline by their possible
     error, `late` bytes.
     """
 
     def phase_index(name: str) -> int:
-        found = phase(name)
-        return PHASES.index(found) if found else len(PHASES)
+        figure_phase = phase(name)
+        return PHASES.index(figure_phase) if figure_phase else len(PHASES)
 
     for name in sorted(budget.limits, key=phase_index):
         limit = budget.limits[name]
@@ -272,14 +283,14 @@ def find_breaches(
                 allowed=maximum,
                 against="budget",
             )
-    for name in sorted(before.keys() & figures.keys(), key=phase_index):
-        maximum = max_figure(name, before[name], budget.tolerance, late=late)
+    for name in sorted(baseline_figures.keys() & figures.keys(), key=phase_index):
+        maximum = max_figure(name, baseline_figures[name], budget.tolerance, late=late)
         if figures[name] > maximum:
             yield Breach(
                 figure=name,
                 phase=phase(name),
                 measured=figures[name],
-                limit=before[name],
+                limit=baseline_figures[name],
                 allowed=maximum,
                 against="baseline",
             )
@@ -288,13 +299,14 @@ def find_breaches(
 def main_breach(breaches: Sequence[Breach]) -> Breach:
     """Return the breach to report first: the earliest of the largest of `breaches`.
 
-    Memory that one phase allocates and keeps is in all later phases as well.
+    Memory that one phase allocates and keeps is also in all later phases.
     """
     kind = breaches[0].against
     same_kind = [breach for breach in breaches if breach.against == kind]
-    sizes = [b for b in same_kind if FIGURES_BY_NAME[b.figure].unit == "bytes"] or same_kind
-    largest = max(breach.over for breach in sizes)
-    return next(breach for breach in sizes if breach.over >= _MIN_MAIN_SHARE * largest)
+    in_bytes = [breach for breach in same_kind if FIGURES_BY_NAME[breach.figure].unit == "bytes"]
+    comparable = in_bytes or same_kind
+    largest = max(breach.over for breach in comparable)
+    return next(breach for breach in comparable if breach.over >= _MIN_MAIN_SHARE * largest)
 
 
 def _suspect_finding(
@@ -302,14 +314,14 @@ def _suspect_finding(
 ) -> Suspect | None:
     """Return the finding that best lowers the figure of `breach`; None if none does.
 
-    That is one about copies that are new since the baseline, then one that brings the figure within
-    its limit, then one that ``memdiag fix`` can rewrite the model for, then the costliest.
+    A finding about copies that are new since the baseline comes first, then one that brings the
+    figure within its limit, then one that ``memdiag fix`` can mend, then the costliest.
 
     Args:
-        findings: all findings; those that were refuted do not count.
+        findings: all findings; refuted ones do not count.
         copies: the copies of a judgement.
         breach: the breach.
-        are_new: whether `copies` are new since the baseline.
+        are_new: whether the baseline lacks `copies`.
     """
     weights = {row.weight for row in copies}
     is_count = FIGURES_BY_NAME[breach.figure].unit == "count"
@@ -323,16 +335,16 @@ def _suspect_finding(
             candidates.append((rank, cost, finding))
     if not candidates:
         return None
-    _, cost, worst = max(candidates, key=lambda candidate: candidate[0])
+    _, cost, best = max(candidates, key=lambda candidate: candidate[0])
     return Suspect(
-        name=worst.name, message=worst.message, bytes=cost, can_be_fixed=bool(worst.rewrites)
+        name=best.name, message=best.message, bytes=cost, can_be_fixed=bool(best.rewrites)
     )
 
 
 def _saved_figure_bytes(finding: Finding, figure: str, *, has_copies: bool) -> int:
     """Return the bytes by which the remedy of `finding` may lower `figure`; 0 if it does not.
 
-    If `figure` is a number of copies, they are the bytes of the finding about these copies.
+    If `figure` is the number of copies, return the bytes of a finding about these copies.
     """
     if figure == "copies":
         return max(finding.bytes, finding.peak_bytes) if has_copies else 0
@@ -344,14 +356,16 @@ def _saved_figure_bytes(finding: Finding, figure: str, *, has_copies: bool) -> i
         return 0
     if finding.phase == figure:
         return max(finding.bytes, finding.peak_bytes)
-    # Memory that an earlier phase allocated and keeps is in this one as well.
+    # Memory that an earlier phase allocated and keeps is also in this phase.
     is_earlier = finding.phase is None or PHASES.index(finding.phase) < PHASES.index(figure)
     return finding.bytes if is_earlier else 0
 
 
-def _same_conditions_advice(entry: BaselineEntry, profile: Profile, unlike: Sequence[str]) -> str:
+def _same_conditions_advice(
+    entry: BaselineEntry, profile: Profile, differences: Sequence[str]
+) -> str:
     """Return how to measure under the conditions of the baseline file's entry."""
-    if len(unlike) == 1 and (sizes := dims_of(entry, profile)):
+    if len(differences) == 1 and (sizes := dims_of(entry, profile)):
         options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
         return f"Give the sizes of the baseline (dims={json.dumps(sizes)}, or {options})"
     return "Measure under the same conditions"
@@ -359,23 +373,23 @@ def _same_conditions_advice(entry: BaselineEntry, profile: Profile, unlike: Sequ
 
 def _budget_notes(
     figures: Mapping[str, int],
-    before: Mapping[str, int],
+    baseline_figures: Mapping[str, int],
     budget: Budget,
     late: int,
     update_option: str,
 ) -> Iterator[str]:
-    limited = before.keys() | budget.limits.keys()
+    limited = baseline_figures.keys() | budget.limits.keys()
     if late > MIN_NOTABLE_ERROR and limited.intersection(BUDGET_PHASES):
         yield (
             f"the machine was busy: up to {format_size(late)} may count to the phase before the"
             " one that allocated it"
         )
-    for name in before.keys() - figures.keys():
+    for name in baseline_figures.keys() - figures.keys():
         yield f"the baseline has {name}, which this run did not distinguish"
     for name in ("peak", "steady"):
-        if name in before and name in figures:
-            saving_bytes = before[name] - figures[name]
-            if before[name] > max_figure(name, figures[name], budget.tolerance):
+        if name in baseline_figures and name in figures:
+            saving_bytes = baseline_figures[name] - figures[name]
+            if baseline_figures[name] > max_figure(name, figures[name], budget.tolerance):
                 yield (
                     f"{name} is {format_size(saving_bytes)} below the baseline, which may be"
                     f" updated ({update_option})"

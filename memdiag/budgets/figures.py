@@ -19,7 +19,7 @@ MIN_COPY_BYTES = 4096
 """Copies of smaller weights are not counted: a budget of copies is about large ones."""
 
 MAX_BASELINE_COPIES = 20
-"""Maximum copies in a baseline file, the largest ones. Smaller ones cannot be found to be new."""
+"""Copies in a baseline file, the largest ones. It cannot be told whether smaller ones are new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ BUDGET_PHASES: tuple[PhaseName, ...] = tuple(
     name for name in PHASES if name not in ("start", "steady")
 )
 MAX_BYTES_PER_S = 6e9
-"""Bytes that a process can allocate in a second: bounds the error of figures of late phases."""
+"""Bytes that a process can allocate in a second. Bounds the error of phases that were read late."""
 
 FIGURES_BY_NAME: dict[str, BudgetFigure] = {
     figure.name: figure
@@ -93,8 +93,8 @@ DEVICE_FIGURES = ("device_peak", "device_steady")
 def figures_of(profile: Profile) -> dict[str, int]:
     """Return the figures that `profile` has, in their units.
 
-    Phases that were not reached or not distinguished have no figure, nor have later runs if there
-    were none, nor has `copies` without an X-ray, nor have those of the GPU without their sources.
+    A phase that was not reached or not distinguished has no figure. `growth_per_run` needs later
+    runs, `copies` an X-ray, and the figures of the GPU their sources.
     """
     base = profile.baseline_rss_bytes
     figures = {"peak": profile.peak_above_bytes}
@@ -105,12 +105,14 @@ def figures_of(profile: Profile) -> dict[str, int]:
         if phase.name in BUDGET_PHASES:
             figures[phase.name] = phase.peak_rss_bytes - base
     if len(profile.runs) > 1:
-        grown = profile.runs[-1].rss_bytes - profile.runs[0].rss_bytes
-        figures["growth_per_run"] = round(grown / (len(profile.runs) - 1))
+        grown_bytes = profile.runs[-1].rss_bytes - profile.runs[0].rss_bytes
+        figures["growth_per_run"] = round(grown_bytes / (len(profile.runs) - 1))
     if profile.attribution is not None:
-        counts: Counter[tuple[str, ...]] = Counter()
-        counts.update(copy.weights for copy in profile.attribution.copies if counts_as_copy(copy))
-        figures["copies"] = max(counts.values(), default=0)
+        count_by_weights: Counter[tuple[str, ...]] = Counter()
+        count_by_weights.update(
+            copy.weights for copy in profile.attribution.copies if counts_as_copy(copy)
+        )
+        figures["copies"] = max(count_by_weights.values(), default=0)
     figures["process_peak"] = profile.peak_rss_bytes
     device = profile.device
     if device is not None and device.peak_bytes is not None:
@@ -123,22 +125,22 @@ def figures_of(profile: Profile) -> dict[str, int]:
 def aggregate_figures(profiles: Sequence[Profile]) -> dict[str, int]:
     """Return the figures of several processes that ran the same model.
 
-    They are medians, except the figures of phases: these are of the process whose boundaries were
-    read soonest, as memory allocated before a boundary is read counts to the phase before it.
-    Those of the GPU are of the first process, as only that one may have recorded the allocations,
-    which takes memory there.
+    They are medians, with two exceptions. Figures of phases are from the process whose boundaries
+    were read soonest, because memory that is allocated before a boundary is read counts to the
+    phase before it. Figures of the GPU are from the first process, because only that one may have
+    recorded the allocations, which takes memory on the GPU.
     """
-    by_process = [figures_of(profile) for profile in profiles]
-    names = dict.fromkeys(name for figures in by_process for name in figures)
+    process_figures = [figures_of(profile) for profile in profiles]
+    names = dict.fromkeys(name for figures in process_figures for name in figures)
     medians = {
-        name: round(median(figures[name] for figures in by_process if name in figures))
+        name: round(median(figures[name] for figures in process_figures if name in figures))
         for name in names
     }
-    soonest = figures_of(min(profiles, key=_lag_s))
+    soonest_figures = figures_of(min(profiles, key=_lag_s))
     return (
         medians
-        | {name: soonest[name] for name in BUDGET_PHASES if name in soonest}
-        | {name: by_process[0][name] for name in DEVICE_FIGURES if name in by_process[0]}
+        | {name: soonest_figures[name] for name in BUDGET_PHASES if name in soonest_figures}
+        | {name: process_figures[0][name] for name in DEVICE_FIGURES if name in process_figures[0]}
     )
 
 
@@ -151,25 +153,25 @@ def _lag_s(profile: Profile) -> float:
     return profile.sampling.boundary_lag_s or 0.0
 
 
-def growth_since(memory: Memory, before: Memory | None, base: int) -> dict[str, int]:
-    """Return by how many bytes `memory` exceeds `base`, and its parts the parts of `before`."""
-    found = {"steady": memory.rss_bytes - base}
-    if before is None:
-        return found
+def growth_since(memory: Memory, start: Memory | None, base: int) -> dict[str, int]:
+    """Return the growth in bytes: of `memory` above `base`, and of its parts since `start`."""
+    growth_by_figure = {"steady": memory.rss_bytes - base}
+    if start is None:
+        return growth_by_figure
     parts = (
-        ("steady_anonymous", memory.anonymous_bytes, before.anonymous_bytes),
-        ("steady_file", memory.file_bytes, before.file_bytes),
+        ("steady_anonymous", memory.anonymous_bytes, start.anonymous_bytes),
+        ("steady_file", memory.file_bytes, start.file_bytes),
     )
     differences = {
         name: now - then for name, now, then in parts if now is not None and then is not None
     }
-    return found | differences
+    return growth_by_figure | differences
 
 
 def counts_as_copy(copy: Copy) -> bool:
     """Return whether `copy` is large enough, not freed, and mostly resident."""
-    large = copy.bytes >= MIN_COPY_BYTES
-    return large and copy.in_use is not False and 2 * copy.resident_bytes >= copy.bytes
+    is_large = copy.bytes >= MIN_COPY_BYTES
+    return is_large and copy.in_use is not False and 2 * copy.resident_bytes >= copy.bytes
 
 
 def why_missing(profile: Profile, name: str) -> str:
@@ -210,7 +212,7 @@ def _why_not_on_device(profile: Profile, name: str) -> str:
 
 
 def phase_of_figure(profile: Profile, name: str) -> PhaseName | None:
-    """Return the phase that determines figure `name` of `profile`; None for those of the GPU."""
+    """Return the phase that determines figure `name` of `profile`; None for figures of the GPU."""
     if name in DEVICE_FIGURES:
         return None
     if name in ("peak", "process_peak"):
@@ -219,10 +221,14 @@ def phase_of_figure(profile: Profile, name: str) -> PhaseName | None:
 
 
 def copy_totals(attribution: Attribution) -> tuple[CopyTotal, ...]:
-    """Return the copies in use by weight and kind, the largest first; equal weights are one."""
-    groups: dict[tuple[str, CopyKind], list[Copy]] = {}
+    """Return the copies in use by weight and kind, the largest first.
+
+    Weights of equal content count as one weight.
+    """
+    copies_by_weight_and_kind: dict[tuple[str, CopyKind], list[Copy]] = {}
     for copy in filter(counts_as_copy, attribution.copies):
-        groups.setdefault((min(copy.weights, default=""), copy.kind), []).append(copy)
+        weight_and_kind = (min(copy.weights, default=""), copy.kind)
+        copies_by_weight_and_kind.setdefault(weight_and_kind, []).append(copy)
     rows = (
         CopyTotal(
             weight=weight,
@@ -231,26 +237,29 @@ def copy_totals(attribution: Attribution) -> tuple[CopyTotal, ...]:
             bytes=sum(copy.bytes for copy in copies),
             made_by=next((copy.made_by for copy in copies if copy.made_by), None),
         )
-        for (weight, kind), copies in groups.items()
+        for (weight, kind), copies in copies_by_weight_and_kind.items()
     )
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.weight, row.kind)))
 
 
 def largest_repeated(rows: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
     """Return the rows of the weight that has several copies and the most bytes."""
-    weights: dict[str, list[CopyTotal]] = {}
+    rows_by_weight: dict[str, list[CopyTotal]] = {}
     for row in rows:
-        weights.setdefault(row.weight, []).append(row)
-    several = [group for group in weights.values() if sum(row.count for row in group) > 1]
-    return tuple(max(several, key=lambda group: sum(row.bytes for row in group), default=()))
+        rows_by_weight.setdefault(row.weight, []).append(row)
+    repeated = [group for group in rows_by_weight.values() if sum(row.count for row in group) > 1]
+    return tuple(max(repeated, key=lambda group: sum(row.bytes for row in group), default=()))
 
 
-def new_since(before: Sequence[CopyTotal], now: Sequence[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Return the rows of `now` with more copies than in the rows `before` of a baseline file."""
-    counts = {(row.weight, row.kind): row.count for row in before}
-    smallest = min(row.bytes for row in before) if len(before) >= MAX_BASELINE_COPIES else 0
+def new_since(
+    baseline_rows: Sequence[CopyTotal], rows: Sequence[CopyTotal]
+) -> tuple[CopyTotal, ...]:
+    """Return the `rows` that have more copies than the rows of a baseline file."""
+    count_by_copy = {(row.weight, row.kind): row.count for row in baseline_rows}
+    is_cut_off = len(baseline_rows) >= MAX_BASELINE_COPIES
+    smallest = min(row.bytes for row in baseline_rows) if is_cut_off else 0
     return tuple(
         row
-        for row in now
-        if row.bytes > smallest and row.count > counts.get((row.weight, row.kind), 0)
+        for row in rows
+        if row.bytes > smallest and row.count > count_by_copy.get((row.weight, row.kind), 0)
     )

@@ -1,4 +1,4 @@
-"""The command line: one module a command under `commands`; only here is anything printed."""
+"""The command line: `commands` has a module for each command. Only this package prints."""
 
 import sys
 from functools import partial
@@ -16,7 +16,7 @@ def main() -> NoReturn:
     if sys.platform != "linux":
         print("memdiag: this needs Linux. Run it there, or in a container.", file=sys.stderr)
         sys.exit(EXIT_ERROR)
-    # Imported here, so that importing this package costs nothing.
+    # These imports are here so that importing the package costs nothing.
     from memdiag.cli.worker import (
         continue_in_worker,
         end_at_signals,
@@ -29,10 +29,10 @@ def main() -> NoReturn:
     from memdiag.cli.app import parse_command_line, run_guarded
 
     invocation = parse_command_line()
-    import logging  # not for help
+    import logging  # help does without it
 
-    # It warns where the home folder cannot be written, and draws all the same.
+    # matplotlib warns if the home folder is not writable, but draws nevertheless.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    if invocation.in_worker:
+    if invocation.runs_in_worker:
         continue_in_worker()
     run_here(partial(run_guarded, invocation.module.run, invocation.options))

@@ -40,23 +40,23 @@ class Invocation(NamedTuple):
     options: argparse.Namespace
 
     @property
-    def in_worker(self) -> bool:
-        """Whether it may run in a worker, by `IN_WORKER` of its module."""
+    def runs_in_worker(self) -> bool:
+        """Whether the command runs in a worker, by `IN_WORKER` of its module."""
         rule: bool | Callable[[argparse.Namespace], bool]
         rule = getattr(self.module, "IN_WORKER", True)
         return rule(self.options) if callable(rule) else rule
 
 
 def parse_command_line() -> Invocation:
-    """Return the command of the process's arguments.
+    """Return the command that the arguments of this process name.
 
     Help, the version and errors in the arguments are printed, and end the process.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # File names may contain bytes that are not text, and terminals lack characters.
+        # File names may contain bytes that are not text, and terminals may lack characters.
         sys.stdout.reconfigure(errors="backslashreplace")
     if not os.environ.get("COLUMNS", "0").strip("0"):
-        # A terminal that does not know its width; rich would print nothing.
+        # The terminal does not know its width. rich would print nothing.
         os.environ.pop("COLUMNS", None)
     name, *words = sys.argv[1:] or [""]
     if name in COMMAND_NAMES:
@@ -76,14 +76,14 @@ def parse_command_line() -> Invocation:
 
 
 def parse_options(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Return the values of options and arguments; help and errors end the process."""
+    """Return the values of options and arguments. Help and errors end the process."""
     if "--" in words and parser.get_default("program") is not None:
-        # The words after it are a program and its arguments, and none of memdiag's options.
-        end = words.index("--")
-        options = parse_options(parser, words[:end])
-        options.program = words[end + 1 :]
+        # The words after it are a program and its arguments, not options of memdiag.
+        separator = words.index("--")
+        options = parse_options(parser, words[:separator])
+        options.program = words[separator + 1 :]
         return options
-    # Without -- too, all words from the first one that is no option are the program's.
+    # Also without --, all words from the first one that is not an option are the program's.
     if "--" in words or parser.get_default("command") is not None:
         return parser.parse_args(words)
     if "-h" in words or "--help" in words:
@@ -109,7 +109,7 @@ def print_text(text: str) -> int:
 
 
 def command_module(name: str) -> ModuleType:
-    """Return the module of a command: it has `configure`, `run`, and `ARGUMENTS`."""
+    """Return the module of a command, which has `configure`, `run` and `ARGUMENTS`."""
     return import_module(f"memdiag.cli.commands.{name}")
 
 
@@ -156,17 +156,17 @@ class _CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print `message` and end with the exit code for errors."""
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message:
+        unknown_words = message.removeprefix("unrecognized arguments: ")
+        if unknown_words != message:
             options = [option for action in self._actions for option in action.option_strings]
-            suggestion = _suggestion_text(unknown, options)
-            if unknown.isdecimal() and "--runs" in options:
-                suggestion = f" Did you mean --runs {unknown}?"
-            message = f"unknown argument {unknown}.{suggestion}"
-        end = "" if message.endswith((".", "?")) else "."
+            suggestion = _suggestion_text(unknown_words, options)
+            if unknown_words.isdecimal() and "--runs" in options:
+                suggestion = f" Did you mean --runs {unknown_words}?"
+            message = f"unknown argument {unknown_words}.{suggestion}"
+        period = "" if message.endswith((".", "?")) else "."
         subject = self.prog.removeprefix("memdiag").strip()
         prefix = f"{subject}: " if subject else ""
-        _print_error(f"{prefix}{message}{end} See {self.prog} --help.")
+        _print_error(f"{prefix}{message}{period} See {self.prog} --help.")
         raise SystemExit(EXIT_ERROR)
 
 
@@ -185,7 +185,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         )
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        # Names of options and folders stay whole.
+        # Names of options and folders are not broken at their hyphens.
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -197,22 +197,23 @@ class _HelpFormatter(argparse.HelpFormatter):
         return f"{action.help} (default: %(default)s)"
 
 
-def _suggestion_text(word: str, known: Sequence[str]) -> str:
+def _suggestion_text(word: str, valid_words: Sequence[str]) -> str:
     import re
     from difflib import get_close_matches
 
     name = re.split("[= ]", word, maxsplit=1)[0]
-    similar = get_close_matches(name, known, n=1)
-    if not similar and re.fullmatch("-[a-z]", name):  # a short form that the option does not have
-        similar = sorted((option for option in known if option.startswith(f"-{name}")), key=len)
+    similar = get_close_matches(name, valid_words, n=1)
+    if not similar and re.fullmatch("-[a-z]", name):  # no option has this short form
+        options = (option for option in valid_words if option.startswith(f"-{name}"))
+        similar = sorted(options, key=len)
     return f" Did you mean {similar[0]}?" if similar else ""
 
 
 def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
     """Return the exit code of `command`; its errors become one sentence on standard error."""
-    signals: set[int] = set()
+    received_signals: set[int] = set()
     try:
-        _raise_at_signals(signals)
+        _raise_at_signals(received_signals)
         code = command(*arguments)
         sys.stdout.flush()
     except ArgumentError as error:
@@ -224,20 +225,22 @@ def run_guarded(command: Callable[..., int], *arguments: Any) -> int:
     except KeyboardInterrupt as interrupt:
         return _print_error(f"interrupted. {interrupt}".strip(), interrupt)
     except (BrokenPipeError, SystemExit):
-        # The reader has ended (`memdiag … | head`): nobody reads a message. rich ends with 1 then.
+        # The reader of the output has ended (`memdiag … | head`). rich would end with 1.
         return _discard_output()
     except Exception as error:  # Python would end with 1, which means findings
         if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
             _discard_output()
         # An interrupted import of a native module can become another error.
-        return _print_error("interrupted." if signals else _unforeseen_error_message(error), error)
+        message = "interrupted." if received_signals else _unforeseen_error_message(error)
+        return _print_error(message, error)
     return code
 
 
 def _raise_at_signals(received: set[int]) -> None:
     """Raise KeyboardInterrupt at signals that end a program, as Ctrl-C does.
 
-    Only in the command line's own process: in another program the handlers belong to the program.
+    Handlers are installed only in the process of the command line. In another program they belong
+    to that program.
 
     Args:
         received: the set to which the numbers of received signals are added.
@@ -247,17 +250,17 @@ def _raise_at_signals(received: set[int]) -> None:
         received.add(number)
         raise KeyboardInterrupt
 
-    def interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
-        if issubclass(ignored.exc_type, KeyboardInterrupt):
+    def interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, INTERRUPT_AGAIN_S)
         else:
-            sys.__unraisablehook__(ignored)
+            sys.__unraisablehook__(unraisable)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name)
         if signal.getsignal(number) is end_now:
             signal.signal(number, interrupt)
-            # Python ignores what is raised while it calls `__del__` or releases an import lock.
+            # Python ignores an exception while it calls `__del__` or releases an import lock.
             signal.signal(signal.SIGALRM, interrupt)
             sys.unraisablehook = interrupt_again
 

@@ -1,4 +1,4 @@
-"""The live view of a recording: processes, sessions and memory on the whole terminal."""
+"""The live view of a recording: processes, sessions and memory, over the whole terminal."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ KEY_CHECK_S: Final = 0.1
 """Seconds between two checks for pressed keys."""
 
 MAX_REFRESH_SHARE: Final = 0.02
-"""Share of the time that may be spent on drawing: processes wait for the recorder during it."""
+"""Share of the time that may be spent on drawing, during which processes wait for the recorder."""
 
 SORT_ORDERS: Final = ("tree", "memory", "growth")
 MAX_CHART_COLUMNS: Final = 512
-"""Columns of the memory chart before two neighbours become one."""
+"""Columns of the memory chart. If it needs more, two neighbours become one."""
 
 CHART_COLUMN_S: Final = 0.1
 """Seconds that a column of the chart covers at first."""
 
 CHART_ROWS: Final = 6
 MIN_HEIGHT: Final = 20
-"""Rows of a terminal that is high enough for the chart."""
+"""Rows that a terminal needs for the chart."""
 
 MAX_LISTED_OWNERS: Final = 4
 """Owners of memory that are listed for an X-ray."""
 
 DETAIL_INDENT: Final = 11
-"""Columns before sessions and owners, which belong to the process above."""
+"""Columns by which sessions and owners are indented below their process."""
 
 _BLOCK_CHARACTERS = " ▁▂▃▄▅▆▇█"
 _CHART_LABEL_WIDTH = 10
@@ -54,7 +54,7 @@ _ESCAPE_BYTE = 0x1B
 
 
 def require_terminal() -> None:
-    """Raise UsageError if standard output is no terminal on which the view can be drawn."""
+    """Raise UsageError if standard output is not a terminal on which the view can be drawn."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         raise UsageError("--live needs a terminal as standard output. Leave it out.")
 
@@ -72,7 +72,7 @@ class MemoryHistory:
         self.column_s = CHART_COLUMN_S
 
     def add(self, now_s: float, rss_bytes: int) -> None:
-        """Add the memory at `now_s`, which is not before the `now_s` of the last call."""
+        """Add the memory at `now_s` seconds, which never decreases from call to call."""
         while now_s >= MAX_CHART_COLUMNS * self.column_s:
             self.columns = [
                 max(self.columns[index : index + 2]) for index in range(0, len(self.columns), 2)
@@ -99,21 +99,21 @@ class MemoryHistory:
 
 
 class LiveView(AbstractContextManager["LiveView"]):
-    """View of a recording that has the whole terminal while it is open.
+    """View of a recording that takes the whole terminal while it is open.
 
-    The recorder draws it: a thread would make it unsafe to fork for X-rays. An error ends the view,
-    and the recording goes on.
+    The recorder draws it, because a thread would make it unsafe to fork for X-rays. An error ends
+    the view, but not the recording.
 
     Args:
         title: the recorded program or process.
-        on_quit: is called when the key q is pressed.
+        on_quit: called when the key q is pressed.
     """
 
     def __init__(self, title: str, on_quit: Callable[[LiveView], None]) -> None:
         self._title = plain(title)
         self._on_quit = on_quit
         self._history = MemoryHistory()
-        self._first: dict[RecordedProcess | None, int] = {}
+        self._start_rss_bytes: dict[RecordedProcess | None, int] = {}
         self._keys = _PressedKeys()
         self._live: Any = None
         self._failure: Exception | None = None
@@ -121,7 +121,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._is_display_paused = False
         self._order = SORT_ORDERS[0]
         self._message = ""
-        self._look_s = self._draw_s = 0.0
+        self._next_key_check_s = self._next_draw_s = 0.0
 
     def __enter__(self) -> Self:
         from rich.console import Console
@@ -172,16 +172,16 @@ class LiveView(AbstractContextManager["LiveView"]):
             return
         now_s = recorder.now_s()
         self._history.add(now_s, recorder.total_rss.last.rss_bytes)
-        if now_s < self._look_s:
+        if now_s < self._next_key_check_s:
             return
-        self._look_s = now_s + KEY_CHECK_S
+        self._next_key_check_s = now_s + KEY_CHECK_S
         was_pressed = self._handle_keys(recorder)
-        if self._live is None or (now_s < self._draw_s and not was_pressed):
+        if self._live is None or (now_s < self._next_draw_s and not was_pressed):
             return
         if not self._is_display_paused or was_pressed:
             self.draw(recorder)
         duration_s = recorder.now_s() - now_s
-        self._draw_s = now_s + max(REFRESH_S, duration_s / MAX_REFRESH_SHARE)
+        self._next_draw_s = now_s + max(REFRESH_S, duration_s / MAX_REFRESH_SHARE)
 
     def draw(self, recorder: Recorder) -> None:
         """Draw the view."""
@@ -190,7 +190,7 @@ class LiveView(AbstractContextManager["LiveView"]):
 
     def _handle_keys(self, recorder: Recorder) -> bool:
         """Handle the keys that were pressed, and return whether one of them is a command."""
-        known = False
+        has_command = False
         for key in self._keys.read():
             match key:
                 case "x" if not recorder.pending_xrays:
@@ -205,8 +205,8 @@ class LiveView(AbstractContextManager["LiveView"]):
                     self._on_quit(self)
                 case _:
                     continue
-            known = True
-        return known
+            has_command = True
+        return has_command
 
     def _report_xrays(self, count: int) -> None:
         self._message = (
@@ -221,13 +221,14 @@ class LiveView(AbstractContextManager["LiveView"]):
 
         width, height = console.size
         rows = CHART_ROWS if height >= MIN_HEIGHT else 0
-        head = [*self._head_lines(recorder, width, rows)]
-        body = [*self._process_lines(recorder)]
-        space = max(1, height - len(head) - 1)
-        if len(body) > space:
-            body[space - 1 :] = [_styled_line(f"… {len(body) - space + 1} more lines", "dim")]
-        body += [_styled_line("")] * (space - len(body))
-        return Group(*head, *body, self._foot_line(recorder))
+        head_lines = [*self._head_lines(recorder, width, rows)]
+        body_lines = [*self._process_lines(recorder)]
+        body_height = max(1, height - len(head_lines) - 1)
+        if len(body_lines) > body_height:
+            hidden_lines = len(body_lines) - body_height + 1
+            body_lines[body_height - 1 :] = [_styled_line(f"… {hidden_lines} more lines", "dim")]
+        body_lines += [_styled_line("")] * (body_height - len(body_lines))
+        return Group(*head_lines, *body_lines, self._foot_line(recorder))
 
     def _head_lines(self, recorder: Recorder, width: int, rows: int) -> Iterator[Text]:
         rss = recorder.total_rss.last.rss_bytes if recorder.total_rss.last else 0
@@ -238,7 +239,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         labels = [format_size(max(self._history.columns, default=0)), *[""] * (rows - 2), "0"]
         for label, blocks in zip(labels, self._history.chart(chart_width, rows), strict=False):
             yield _styled_line(f"{label:>{_CHART_LABEL_WIDTH}} {blocks}")
-        growth = rss - self._first.setdefault(None, rss)
+        growth = rss - self._start_rss_bytes.setdefault(None, rss)
         parts = [
             f"{format_size(rss)} RSS ({format_size(growth, signed=True)})",
             f"peak {format_size(recorder.peak_rss_bytes)}",
@@ -269,17 +270,17 @@ class LiveView(AbstractContextManager["LiveView"]):
             indent += " " * DETAIL_INDENT
             if process.unrecorded:
                 assert process.runtime is not None
-                parts = filter(None, ["onnxruntime", process.runtime.version])
+                runtime_words = filter(None, ["onnxruntime", process.runtime.version])
                 models = process.used_models
                 models += [f"perhaps {name}" for name in process.uncertain_models]
-                yield _styled_line(indent + plain(", ".join([" ".join(parts), *models])))
+                yield _styled_line(indent + plain(", ".join([" ".join(runtime_words), *models])))
             for session in process.local_sessions.values():
                 yield _styled_line(indent + session_state(session, now_s))
             if process.pid in xrays:
                 yield _styled_line(indent + xray_state(xrays[process.pid]))
 
     def _sorted_processes(self, recorder: Recorder) -> list[tuple[RecordedProcess, int]]:
-        """Return the processes that run, in order, with their depths in the tree."""
+        """Return the running processes in the chosen order, with their depths in the tree."""
         running = [process for process in recorder.processes if process.ended_s is None]
         if self._order == "memory":
             return [
@@ -293,7 +294,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         with_depths: list[tuple[RecordedProcess, int]] = []
         pids = {process.pid for process in running}
         children: dict[int, list[RecordedProcess]] = {}
-        # The last one is taken first.
+        # Descending, because `pending` is taken from its end.
         for process in sorted(running, key=lambda process: process.pid, reverse=True):
             parent = process.info.parent
             children.setdefault(parent if parent in pids else 0, []).append(process)
@@ -305,7 +306,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         return with_depths
 
     def _growth_start(self, process: RecordedProcess) -> int:
-        return self._first.setdefault(process, _process_rss_bytes(process))
+        return self._start_rss_bytes.setdefault(process, _process_rss_bytes(process))
 
     def _foot_line(self, recorder: Recorder) -> Text:
         keys = (
@@ -324,7 +325,7 @@ class LiveView(AbstractContextManager["LiveView"]):
 
 
 def session_state(session: RecordedSession, now_s: float) -> str:
-    """Return the model of a session, and what the session does or did last."""
+    """Return the model of a session, and what it is doing or did last."""
     model = session.description.model
     name = plain(PurePath(model.path).name) if model.path else format_size(model.bytes or 0)
     parts = [f"#{session.number} {name}"]
@@ -366,10 +367,10 @@ def _styled_line(text: str, style: str = "") -> Text:
 
 
 class _PressedKeys:
-    r"""Reads keys from the terminal as they are pressed; none if standard input is no terminal.
+    r"""Reads keys from the terminal as they are pressed; none if standard input is not a terminal.
 
-    Ctrl-C works as ever. Ctrl-Z and Ctrl-\ do nothing, since they would leave the terminal as it
-    is.
+    Ctrl-C works as usual. Ctrl-Z and Ctrl-\ do nothing, since they would leave the terminal without
+    restoring its settings.
 
     Attributes:
         is_open: whether keys are read.
@@ -380,7 +381,7 @@ class _PressedKeys:
         self._settings: list[Any] = []
 
     def open(self) -> None:
-        """Have the terminal pass on each key at once."""
+        """Make the terminal pass on each key at once."""
         if not os.isatty(0):
             return
         self._settings = termios.tcgetattr(0)
@@ -394,7 +395,7 @@ class _PressedKeys:
     def read(self) -> str:
         """Return the letters that were pressed since the last call."""
         data = os.read(0, 64) if self.is_open else b""
-        # Other keys send several characters, among them letters, after an escape.
+        # Other keys send an escape and several characters, some of which are letters.
         return "" if _ESCAPE_BYTE in data else data.decode(errors="replace")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share: their declarations, and the values they are read as."""
+"""Options that several commands share: their declarations, and how their values are read."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OptionGroup = argparse._ActionsContainer
 
 def add_model(parser: OptionGroup, *, genai: bool = False) -> None:
     """Add the argument of commands for one model; with `genai`, also of onnxruntime-genai."""
-    other = ", or a genai_config.json of onnxruntime-genai or its folder" if genai else ""
+    genai_text = ", or a genai_config.json of onnxruntime-genai or its folder" if genai else ""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help=f"The model, in ONNX or ORT format{other}."
+        "model", metavar="MODEL", type=Path, help=f"The model, in ONNX or ORT format{genai_text}."
     )
 
 
 def add_dims(group: OptionGroup, *, ranges: bool = False, lists: bool = False) -> None:
     """Add ``--dim``; with `ranges` and `lists`, its help names ranges and lists of sizes."""
-    end = ", or a range of sizes such as batch=1..8" if ranges else ""
-    end += ", or a list such as batch=1,4,16" if lists else ""
-    add_option(group, "dims", end=end)
+    help_end = ", or a range of sizes such as batch=1..8" if ranges else ""
+    help_end += ", or a list such as batch=1,4,16" if lists else ""
+    add_option(group, "dims", end=help_end)
 
 
 def add_options(group: OptionGroup, *options: type) -> None:
@@ -48,7 +48,7 @@ def add_options(group: OptionGroup, *options: type) -> None:
 
 
 def add_option(group: OptionGroup, name: str, *, end: str = "", **changes: Any) -> None:
-    """Add an option of `CommandOptions` with changed fields; `end` is the end of its sentence."""
+    """Add an option of `CommandOptions` with changed fields; `end` ends its help sentence."""
     kind, option = options_of(CommandOptions)[name]
     option = option._replace(**changes)
     _add_option(group, name, kind, option._replace(help=f"{option.help[:-1]}{end}."))
@@ -66,8 +66,8 @@ def _add_option(group: OptionGroup, name: str, kind: Any, option: SharedOption) 
         settings |= {"help": f"{option.help[:-1]}; can be repeated.", "default": []}
         group.add_argument(option.flag, metavar=option.metavar, action="append", **settings)
     else:
-        read = _TYPE_BY_METAVAR[option.metavar]
-        group.add_argument(option.flag, metavar=option.metavar, type=read, **settings)
+        read_value = _TYPE_BY_METAVAR[option.metavar]
+        group.add_argument(option.flag, metavar=option.metavar, type=read_value, **settings)
 
 
 def read_options(options: Namespace, group: type) -> Any:
@@ -83,16 +83,19 @@ def read_options(options: Namespace, group: type) -> Any:
 
 
 def _option_value(value: Any, option: SharedOption) -> Any:
-    """Return the value of an option, of which argparse has the texts if it can be repeated."""
-    read = _READER_BY_METAVAR.get(option.metavar)
-    return value if read is None else read(option.flag, value) or option.default
+    """Return the value of an option. `value` is a list of texts if the option can be repeated."""
+    read_texts = _READER_BY_METAVAR.get(option.metavar)
+    return value if read_texts is None else read_texts(option.flag, value) or option.default
 
 
 def flag_of(argument: str) -> str:
     """Return the option of commands for an argument of functions, such as ``run=False``."""
     name = argument.removesuffix("=False")
-    shared = options_of(CommandOptions).get(name)
-    flag = shared[1].flag if shared else f"--{name.removesuffix('_bytes').replace('_', '-')}"
+    kind_and_option = options_of(CommandOptions).get(name)
+    if kind_and_option:
+        flag = kind_and_option[1].flag
+    else:
+        flag = f"--{name.removesuffix('_bytes').replace('_', '-')}"
     return flag if name == argument else flag.replace("--", "--no-")
 
 
@@ -102,13 +105,13 @@ def refuse_options(
     names: Collection[str],
     reason: str,
 ) -> None:
-    """Raise UsageError if one of the options `names` is given, which have no effect.
+    """Raise UsageError if the user passed one of the options `names`, which have no effect.
 
     Args:
         options: the options of the command.
         configure: adds the options to a parser.
         names: the names of the options in `options`.
-        reason: what the sentence says after the option, such as "is for models".
+        reason: the sentence after the name of the option, such as "is for models.".
     """
     defaults = ArgumentParser()
     configure(defaults)
@@ -120,19 +123,19 @@ def refuse_options(
 def add_reports_folder(group: OptionGroup, *defaults: str, remark: str = "") -> None:
     """Add ``--out``, whose default is one of `defaults` (see `reports_folder`)."""
     group.set_defaults(default_folders=defaults)
-    end = f" (default: {', or '.join(defaults)}{remark})" if defaults else ""
+    default_text = f" (default: {', or '.join(defaults)}{remark})" if defaults else ""
     group.add_argument(
         "--out",
         metavar="DIR",
         type=read_folder,
-        help=f"Write the record and its reports to this folder{end}.",
+        help=f"Write the record and its reports to this folder{default_text}.",
     )
 
 
-def reports_folder(options: Namespace, word: str, name: object) -> Path:
-    """Return the folder of ``--out``, or the default that has `word`, with `name` in its place."""
-    default = next(folder for folder in options.default_folders if word in folder)
-    return options.out or Path(default.replace(word, str(name)))
+def reports_folder(options: Namespace, placeholder: str, name: object) -> Path:
+    """Return the folder of ``--out``, or the default with `placeholder` replaced by `name`."""
+    default = next(folder for folder in options.default_folders if placeholder in folder)
+    return options.out or Path(default.replace(placeholder, str(name)))
 
 
 def add_format(
@@ -156,7 +159,7 @@ def add_output_record(group: OptionGroup) -> None:
 
 
 def add_detail(group: OptionGroup, *, has_more: bool = True) -> None:
-    """Add ``--quiet``, and ``--verbose`` if the summary `has_more` than it prints usually."""
+    """Add ``--quiet``; and ``--verbose`` if the record `has_more` than the usual summary."""
     group.set_defaults(detail=Detail.USUAL)
     group.add_argument(
         "-q",
@@ -197,7 +200,7 @@ def add_switch(
 ) -> None:
     """Add the options ``--NAME`` and ``--no-NAME``."""
     group.add_argument(name, action=argparse.BooleanOptionalAction, help=help)
-    # Not as an argument: Python 3.11 would add the default to the help.
+    # As an argument of `add_argument`, Python 3.11 would add the default to the help.
     parser.set_defaults(**{name.removeprefix("--"): default})
 
 
@@ -227,7 +230,7 @@ def whole_number_reader(minimum: int) -> Callable[[str], int]:
 
 
 def read_folder(text: str) -> Path:
-    """Return the path of a folder; an empty text, as of a variable that is not set, is none."""
+    """Return the path of a folder. An empty text, as from an unset variable, is refused."""
     if not text:
         raise argparse.ArgumentTypeError("an empty text is no folder")
     return Path(text)
@@ -253,8 +256,8 @@ def read_pairs(option: str, values: Sequence[str]) -> dict[str, str]:
     for name, value in each_pair(option, values):
         if name in pairs:
             is_swept = option == "--session-option"
-            several = ", or several values to memdiag sweep" if is_swept else ""
-            raise UsageError(f"{option}: {name} is given twice. Give it once{several}.")
+            sweep_text = ", or several values to memdiag sweep" if is_swept else ""
+            raise UsageError(f"{option}: {name} is given twice. Give it once{sweep_text}.")
         pairs[name] = value
     return pairs
 
@@ -306,7 +309,7 @@ def comma_separated_parts(text: str | None) -> tuple[str, ...]:
 
 
 def read_dims(values: Sequence[str]) -> dict[str, int]:
-    """Return the sizes given to ``--dim`` by name; one text may contain several, after commas.
+    """Return the sizes given to ``--dim`` by name. A text may contain several, after commas.
 
     Raises:
         UsageError: as in `read_pairs`, or a value is not a whole number.
@@ -341,8 +344,8 @@ def read_dim_sizes(values: Sequence[str]) -> dict[str, int | tuple[int, int] | l
     """Return the sizes, ranges (low, high) and lists of sizes given to ``--dim`` by name.
 
     Raises:
-        UsageError: as in `read_pairs`, or a value is no whole number, range or list of whole
-            numbers.
+        UsageError: as in `read_pairs`, or a value is neither a whole number, a range nor a list of
+            whole numbers.
     """
     sizes: dict[str, int | tuple[int, int] | list[int]] = {}
     for name, value in read_pairs("--dim", _joined_lists(_dim_texts(values))).items():
@@ -376,7 +379,7 @@ def _dim_pairs(values: Sequence[str]) -> dict[str, str]:
 
 
 def _dim_texts(values: Sequence[str]) -> list[str]:
-    # A name may contain commas itself, so a comma separates only after a number.
+    # A name may contain commas, so a comma separates only after a number.
     return [part.strip() for text in values for part in re.split(r"(?<=\d),", text.rstrip(","))]
 
 
@@ -394,9 +397,9 @@ def read_inputs(texts: Sequence[str]) -> dict[str, ArrayOrFile]:
         from memdiag.stored_arrays import read_archive
 
         arrays = read_archive(Path(path))
-        twice = sorted(inputs.keys() & arrays.keys())
-        if twice:
-            raise UsageError(f"--input: {twice[0]} is given twice. Give it once.")
+        repeated_names = sorted(inputs.keys() & arrays.keys())
+        if repeated_names:
+            raise UsageError(f"--input: {repeated_names[0]} is given twice. Give it once.")
         inputs |= arrays
     return inputs
 
@@ -405,7 +408,7 @@ def read_sizes(text: str) -> tuple[int, ...]:
     """Return the numbers given to ``--sizes``, in order.
 
     Raises:
-        UsageError: one is not a whole number from 1, or there is none.
+        UsageError: a number is not a whole number from 1, or there is none.
     """
     parts = comma_separated_parts(text)
     if not parts or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
@@ -428,7 +431,7 @@ def sizes_by_name(option: str, text: str | None, names: Collection[str]) -> dict
 
 
 def remaining_time_s(time_limit_s: float | None, started: float) -> float | None:
-    """Return the rest of ``--time-limit`` for a command that started at `started`."""
+    """Return the seconds that ``--time-limit`` leaves a command that started at `started`."""
     if time_limit_s is None:
         return None
     return max(time_limit_s - (time.monotonic() - started), 1e-3)
@@ -449,7 +452,7 @@ _TYPE_BY_METAVAR: dict[str, Callable[[str], Any]] = {
     "VERSION": str,
     "VERSION,…": comma_separated_parts,
 }
-"""How the value of an option is read, by its metavar; without an entry it cannot be added."""
+"""How the value of an option is read, by its metavar. An option needs an entry to be added."""
 _READER_BY_METAVAR: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "NAME": lambda _, texts: tuple(texts),
     "OUTPUT=INPUT": lambda _, texts: tuple(texts),
@@ -458,4 +461,4 @@ _READER_BY_METAVAR: dict[str, Callable[[str, Sequence[str]], Any]] = {
     "[NAME=]FILE": lambda _, texts: read_inputs(texts),
     "PROVIDER:KEY=VALUE": lambda _, texts: read_provider_options(texts),
 }
-"""The same for options that can be repeated: a function of the option and of all its texts."""
+"""The same for options that can be repeated: a function of the flag and all its texts."""

@@ -26,7 +26,7 @@ from memdiag.reports.report import Report
 from memdiag.reports.text import plain
 
 _JOB_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
-"""Variable in which GitHub Actions names the file that a step's summary is appended to."""
+"""Variable in which GitHub Actions names the file for the summary of a step."""
 
 
 class ReportDestination:
@@ -41,7 +41,7 @@ class ReportDestination:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._early: tuple[Path, ...] = ()
+        self._early_paths: tuple[Path, ...] = ()
         if folder is None:
             return
         existing = folder.absolute()
@@ -59,12 +59,12 @@ class ReportDestination:
         *,
         when_saved: Callable[[], None] = lambda: None,
     ) -> tuple[Path, ...]:
-        """Write `record` in `formats` and return the files' paths; none without a folder.
+        """Write `record` in `formats`, and return the paths of the files; none without a folder.
 
-        Without `formats`, those are written that records of this kind have by default. The record
-        itself is written first, and then `when_saved` is called: rendering takes seconds, and may
-        be interrupted. It is written again with the reports, so that all files are of one record,
-        whatever other process writes there.
+        Without `formats`, it writes the default formats of records of this kind. The record itself
+        is written first, and then `when_saved` is called, because rendering takes seconds and may
+        be interrupted. The record is written again with the reports, so that all files show the
+        same record even if another process writes there.
 
         Raises:
             UsageError: records of this kind have no such format.
@@ -76,40 +76,40 @@ class ReportDestination:
         report = report_of(record)
         formats = report.default_formats() if formats is None else formats
         record_paths = self._save(record) if "json" in formats else ()
-        where = _record_place(report, record_paths[0]) if record_paths else ""
+        record_place = _record_place(report, record_paths[0]) if record_paths else ""
         try:
             when_saved()
             ordered = sorted(formats, key=lambda format: format == "json")
             return report.write(record, self._folder, ordered)
         except ReportError as error:
-            raise ReportError(f"{error} {where}".strip()) from error
+            raise ReportError(f"{error} {record_place}".strip()) from error
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(where) from None
+            raise KeyboardInterrupt(record_place) from None
         except Exception as error:
-            if where:
-                error.add_note(where)
+            if record_place:
+                error.add_note(record_place)
             raise
 
     def save_early(self, record: ReportedRecord) -> None:
-        """Write `record` alone, while the measurement goes on; an error must not end that."""
+        """Write only `record`, during the measurement, which an error must not end."""
         if self._folder is not None:
             with suppress(ReportError):
-                self._early = report_of(record).write(record, self._folder, ("json",))
+                self._early_paths = report_of(record).write(record, self._folder, ("json",))
 
     def remove_early(self) -> None:
-        """Remove what `save_early` wrote, if no record was written after it, and its folder."""
-        for path in self._early:
+        """Remove the files that `save_early` wrote, and their folder if it is empty."""
+        for path in self._early_paths:
             with suppress(OSError):
                 path.unlink()
                 path.parent.rmdir()
 
     @contextmanager
-    def written(
+    def written_reports(
         self, record: ReportedRecord, *, when_saved: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Path, ...]]:
         """Write `record` as `write` does, and enter the block, which prints the answer.
 
-        Where the reports cannot be written, the block gets no files, and the error follows it.
+        If the reports cannot be written, the block gets no paths, and the error is raised after it.
 
         Raises:
             ReportError, KeyboardInterrupt: as in `write`.
@@ -134,19 +134,20 @@ class ReportDestination:
                 other_folder.rmdir()
                 raise error from None
             raise ReportError(f"{error} {_record_place(report, record_path)}") from error
-        except KeyboardInterrupt:  # it takes less time than the measurement took
+        except KeyboardInterrupt:  # writing takes less time than the measurement took
             (record_path,) = report.write(record, self._folder, ("json",))
             raise KeyboardInterrupt(_record_place(report, record_path)) from None
 
 
 class ProfileDestinations:
-    """Where a profile is written: an earlier one that completed stays if this one does not.
+    """Where a profile is written. A completed earlier profile stays if this one does not complete.
 
     Args:
         folder: the folder of the reports.
 
     Attributes:
-        early: where the profile is saved early, as the kernel may end this process.
+        early_destination: where the profile is saved during the run, because the kernel may end
+            this process.
 
     Raises:
         ReportError: the folder cannot be created or written to.
@@ -154,19 +155,23 @@ class ProfileDestinations:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._usual = ReportDestination(folder)
-        self._has_earlier = _has_completed_profile(folder)
-        self.early = self._beside("killed") if self._has_earlier else self._usual
+        self._usual_destination = ReportDestination(folder)
+        self._has_earlier_profile = _has_completed_profile(folder)
+        self.early_destination = (
+            self._sibling_destination("killed")
+            if self._has_earlier_profile
+            else self._usual_destination
+        )
 
     def destination_of(self, profile: Profile) -> ReportDestination:
-        """Return where the profile at the end of the run is written."""
+        """Return where to write `profile` at the end of the run."""
         status = profile.outcome.status
-        if self._has_earlier and status != "killed":
-            self.early.remove_early()
-        stays = self._has_earlier and not profile.outcome.completed
-        return self._beside(status) if stays else self._usual
+        if self._has_earlier_profile and status != "killed":
+            self.early_destination.remove_early()
+        stays = self._has_earlier_profile and not profile.outcome.completed
+        return self._sibling_destination(status) if stays else self._usual_destination
 
-    def _beside(self, status: str) -> ReportDestination:
+    def _sibling_destination(self, status: str) -> ReportDestination:
         return ReportDestination(self._folder.with_name(f"{self._folder.name}.{status}"))
 
 
@@ -183,27 +188,27 @@ def _record_place(report: Report[Any], path: Path) -> str:
 
 def print_record_summary(
     record: ReportedRecord,
-    written: Sequence[Path] = (),
+    report_paths: Sequence[Path] = (),
     *,
     detail: Detail = Detail.USUAL,
     to_stderr: bool = False,
 ) -> None:
-    """Print the summary of `record`, and the files that were written."""
+    """Print the summary of `record`, and the paths of its reports."""
     from rich.console import Console
 
     console = Console(stderr=to_stderr, highlight=False)
-    report_of(record).print_summary(record, console, written=written, detail=detail)
+    report_of(record).print_summary(record, console, report_paths=report_paths, detail=detail)
 
 
-def print_wait(text: str) -> None:
-    """Print on standard error for what memdiag waits."""
+def print_wait(message: str) -> None:
+    """Print on standard error what memdiag waits for."""
     with suppress(OSError):  # nobody reads it: the recording goes on
-        print(f"memdiag: {plain(text)}", file=sys.stderr, flush=True)
+        print(f"memdiag: {plain(message)}", file=sys.stderr, flush=True)
 
 
 def print_record(
     record: ReportedRecord,
-    written: Sequence[Path],
+    report_paths: Sequence[Path],
     *,
     format: str,
     detail: Detail = Detail.USUAL,
@@ -211,10 +216,10 @@ def print_record(
 ) -> None:
     """Print `record` on standard output: its summary as ``console``, or in another format.
 
-    `machine_formats` are those that only records of this kind have, as functions of the record.
+    `machine_formats` are formats that only records of this kind have, as functions of the record.
     """
     if format == "console":
-        print_record_summary(record, written, detail=detail)
+        print_record_summary(record, report_paths, detail=detail)
     elif format in machine_formats:
         sys.stdout.buffer.write(machine_formats[format](escaped_record(record)).encode())
     else:
@@ -222,7 +227,7 @@ def print_record(
 
 
 def append_job_summary(text: str) -> None:
-    """Append `text`, which is Markdown, to the summary of a GitHub step; nothing outside of one.
+    """Append `text`, which is Markdown, to the summary of a GitHub step, if there is one.
 
     Raises:
         ReportError: the file of the summary cannot be written.

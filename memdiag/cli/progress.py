@@ -51,7 +51,7 @@ class _ProgressLine(AbstractContextManager["_ProgressLine"]):
 class MeasurementLine(_ProgressLine):
     """The state of the child that is measured.
 
-    The measuring thread draws it, seldom and only after it has read a boundary: a thread of its own
+    The measuring thread draws it, seldom and only after it has read a boundary. A separate thread
     would take the interpreter's lock at the wrong moment.
 
     Args:
@@ -133,7 +133,7 @@ class SweepLine(_SpinnerLine):
 def recording_progress(
     options: Namespace, stack: ExitStack, title: str, on_quit: Callable[[LiveView], None]
 ) -> dict[str, Any]:
-    """Return the arguments by which a recording shows its progress; `stack` closes the live view.
+    """Return the arguments that make a recording show its progress. `stack` closes the live view.
 
     Raises:
         UsageError: there is no terminal for the live view.
@@ -149,7 +149,7 @@ def recording_progress(
 
 
 def sweep_progress_text(progress: SweepProgress) -> str:
-    """Return the state of a sweep in a line: ``212/240 · 3 failed · 41 min left · model``."""
+    """Return the state of a sweep as one line: ``212/240 · 3 failed · 41 min left · model``."""
     parts = [f"{progress.done:,}/{progress.total:,}"] if progress.total else []
     if progress.failed:
         parts.append(f"{progress.failed:,} failed")

@@ -27,10 +27,10 @@ _SIGNAL_REASONS = {
 
 
 def continue_in_worker() -> None:
-    """Fork a worker, in which alone this returns; this process waits and ends with its exit code.
+    """Fork a worker, and return only in the worker. This process ends with the worker's exit code.
 
     Call it before any thread is started, and after `open_standard_streams` and `end_at_signals`.
-    Where a limit of processes prevents the fork, it returns in this process.
+    If a limit of processes prevents the fork, it returns in this process.
     """
     parent = os.getpid()
     try:
@@ -40,7 +40,7 @@ def continue_in_worker() -> None:
     # A group of its own: signals of the terminal reach the worker once, through this process.
     os.setpgid(worker, worker or 0)
     if worker == 0:
-        # Not for help, which starts no worker.
+        # Imported here because help starts no worker.
         from memdiag.runner.temporary import end_with
 
         end_with(parent)
@@ -64,11 +64,11 @@ def continue_in_worker() -> None:
         if name in _PASSED_ON_SIGNALS:
             end_now(-code, None)
         reason = _SIGNAL_REASONS.get(name, crash_text(code))
-        words = ascii(" ".join(sys.argv[1:]))[1:-1]
+        arguments = ascii(" ".join(sys.argv[1:]))[1:-1]
         with suppress(OSError):  # standard error is full or closed
-            print(f"memdiag: {words}: {reason}.", file=sys.stderr)
+            print(f"memdiag: {arguments}: {reason}.", file=sys.stderr)
         code = EXIT_ERROR
-    # Nothing is left to clean up here, and nothing of the worker's output is buffered here.
+    # This process has nothing to clean up, and has buffered none of the worker's output.
     os._exit(code)
 
 
@@ -76,20 +76,20 @@ def continue_in_worker() -> None:
 def signals_for_main_thread() -> Iterator[None]:
     """Block signals in threads that start in the block, such as numpy's threads at its import.
 
-    A signal of the process otherwise arrives in any thread, and not where it is waited for.
+    Otherwise a signal of the process may arrive in any thread, not only in the one that waits.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def run_here(command: Callable[[], int]) -> NoReturn:
     """Run `command`, and end this process with its exit code, without finalizing the interpreter.
 
-    A signal that interrupts the import of a native module leaves the module half initialized, and
-    Python 3.11 was seen to abort when it finalized such a module.
+    A signal that interrupts the import of a native module leaves the module half initialized.
+    Python 3.11 has aborted when it finalized such a module.
     """
     try:
         code = command()
@@ -110,7 +110,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number, which is this one.
+            # It gets the lowest free number, which is this stream's.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
@@ -124,7 +124,7 @@ def end_at_signals() -> None:
 
 
 def end_now(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process at a signal, without saving anything: no command is running."""
+    """End the process at a signal. No command is running, so nothing has to be saved."""
     with suppress(OSError):  # standard error is full or closed
         os.write(2, b"memdiag: interrupted.\n")
     os._exit(EXIT_ERROR)

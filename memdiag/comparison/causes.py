@@ -41,15 +41,15 @@ MIN_LOAD_SHARE = 0.5
 """A phase is named as the cause of a longer load if it takes at least this share of it."""
 
 MAX_UNEXPLAINED_SHARE = 0.01
-"""Causes leave at most this share of a difference. A larger rest is stated with its own, smaller
-causes, or as not explained: the sum is the difference, as far as sizes are rounded."""
+"""Causes leave at most this share of a difference. A larger remainder is stated with its own,
+smaller causes, or as not explained: the sum is the difference, except for rounding."""
 
 MAX_OUTSIDE_BYTES = MIB
 """An X-ray has every byte of a steady state if it misses at most these bytes of the measurement."""
 
 MAX_LEFT_SHARE = 0.25
-"""What is predicted takes the place of measured causes that leave a larger share of a difference,
-if it leaves less itself."""
+"""If measured causes leave a larger share of a difference, predicted causes take their place, if
+these leave less."""
 
 MAX_ABOVE_STEADY = 0.02
 MAX_ABOVE_STEADY_BYTES = 2 * MIB
@@ -75,10 +75,10 @@ _OWNER_TEXTS: dict[OwnerKind, str] = {
 _BASELINE_OWNERS: frozenset[OwnerKind] = frozenset(
     {"runtime_libraries", "other_libraries", "python"}
 )
-"""What the baseline consists of: each of these may be in it or above it."""
+"""The owners of the baseline. Memory of each of them may be in the baseline or above it."""
 
 _MAPPED_OWNERS: tuple[OwnerKind, ...] = ("external_data", "provider_libraries", "mapped_files")
-"""Mapped files, apart from weights and from what the baseline consists of."""
+"""Mapped files, apart from weights and from the owners of the baseline."""
 
 _MAPPED_PAGES = "pages of mapped files"
 _BEYOND_XRAY = "not explained: the X-ray shows the steady state only"
@@ -152,9 +152,9 @@ def explain_steady(
 ) -> str:
     """Return the causes of a difference of `size` bytes at steady state.
 
-    Causes are copies of weights, and other owners. Owners that differ by no more than `tolerance`,
-    the number of bytes by which figures differ without a cause, are named for what the others
-    leave.
+    Causes are copies of weights, and other owners. `tolerance` is the number of bytes by which
+    figures differ without a cause. Owners that differ by no more are named only for the bytes that
+    the others do not explain.
     """
     settings = _DifferingSettings.of(before, after)
     profiles = _xrayed_profiles(before, after)
@@ -186,10 +186,10 @@ def explain_mapped(
     old, new = profiles
     owners = _owner_differences(old, new)
     parts: Counter[OwnerKind] = Counter({kind: owners[kind] for kind in _MAPPED_OWNERS})
-    whole = _mapped_since_start(new) - _mapped_since_start(old)
-    parts["runtime_libraries"] = whole - parts.total()
-    large = {kind: part for kind, part in parts.items() if abs(part) > tolerance}
-    causes = [*_copy_causes([copy for copy in copies if copy.file]), *_owner_causes(large)]
+    total_bytes = _mapped_since_start(new) - _mapped_since_start(old)
+    parts["runtime_libraries"] = total_bytes - parts.total()
+    large_parts = {kind: part for kind, part in parts.items() if abs(part) > tolerance}
+    causes = [*_copy_causes([copy for copy in copies if copy.file]), *_owner_causes(large_parts)]
     return settings.explained(causes, size)
 
 
@@ -202,19 +202,19 @@ def explain_peak(
 ) -> str:
     """Return the causes of a difference of `size` bytes in the peak.
 
-    Where the peak is the steady memory in both columns, the causes of steady memory are returned.
+    If the peak is the steady memory in both columns, the causes of steady memory are returned.
     Otherwise they are the copies made until the phase of the larger peak. If the peak moved to
-    another phase, and that phase does not differ as much, the cause is the move. What is predicted
-    of both peaks is returned instead if copies leave much unexplained.
+    another phase, and that phase does not differ as much, the cause is the move. If copies leave
+    much unexplained, the predicted causes of both peaks are returned instead.
     """
     old, new = before.measured, after.measured
     assert old is not None
     assert new is not None
     if peak_is_steady(old) and peak_is_steady(new):
         return explain_steady(copies, before, after, size, tolerance)
-    moved = ""
+    move_text = ""
     if old.peak_phase != new.peak_phase:
-        moved = (
+        move_text = (
             f"the peak of {after.label} is in {new.peak_phase}, the peak of {before.label} in"
             f" {old.peak_phase}"
         )
@@ -222,13 +222,13 @@ def explain_peak(
     predicted = _estimated_causes(estimated_peak(before), estimated_peak(after), size)
     causes = _copies_until_peak(copies, before, after, size, tolerance)
     if causes is None:
-        known = _leaves_at_most(MAX_LEFT_SHARE, predicted, size)
-        explained = (
+        is_explained = _leaves_at_most(MAX_LEFT_SHARE, predicted, size)
+        explanation = (
             settings.explained(predicted, size, rest=_BEYOND_XRAY)
-            if known
+            if is_explained
             else settings.as_only_difference()
         )
-        return "; ".join(filter(None, (moved, explained)))
+        return "; ".join(filter(None, (move_text, explanation)))
     if _xrayed_profiles(before, after) is None:
         return settings.as_only_difference()
     return settings.explained(_better_causes(causes, predicted, size), size, rest=_BEYOND_XRAY)
@@ -251,7 +251,9 @@ def _copies_until_peak(
     phase = new.peak_phase if size > 0 else old.peak_phase
     if old.peak_phase != new.peak_phase:
         peaks = [
-            next((each.peak.median for each in measured.phases if each.phase == phase), None)
+            next(
+                (figures.peak.median for figures in measured.phases if figures.phase == phase), None
+            )
             for measured in (old, new)
         ]
         if (
@@ -260,13 +262,13 @@ def _copies_until_peak(
             or abs(peaks[1] - peaks[0] - size) > max(tolerance, MAX_PEAK_ERROR * abs(size))
         ):
             return None
-    until = PHASES.index(phase)
-    made = [
+    last_index = PHASES.index(phase)
+    made_copies = [
         copy
         for copy in copies
-        if (origin := phase_of_copy_change(copy)) is not None and PHASES.index(origin) <= until
+        if (origin := phase_of_copy_change(copy)) is not None and PHASES.index(origin) <= last_index
     ]
-    return _copy_causes(_certain_copies(made, size, tolerance))
+    return _copy_causes(_certain_copies(made_copies, size, tolerance))
 
 
 def explain_kept(
@@ -280,34 +282,36 @@ def explain_kept(
     """Return the causes of a difference of `size` bytes in what `phase` keeps.
 
     The causes are the copies made in this phase, the growth of mapped files and, in a phase that
-    runs the model, of the arena. The latter is not measured for each of these phases: the size of
-    the arena at steady state is a cause in both.
+    runs the model, the growth of the arena. That is not measured for each phase: the size of the
+    arena at steady state is a cause in all of them.
     """
     settings = _DifferingSettings.of(before, after)
     profiles = _xrayed_profiles(before, after)
     if profiles is None:
         return settings.as_only_difference()
     old, new = profiles
-    made_here = [copy for copy in copies if phase_of_copy_change(copy) == phase]
+    made_copies = [copy for copy in copies if phase_of_copy_change(copy) == phase]
     mapped = _mapped_growth(new, phase) - _mapped_growth(old, phase)
-    of_files = (
+    file_causes = (
         [_DifferenceCause(_MAPPED_PAGES, mapped, "external_data")]
         if abs(mapped) > tolerance
         else []
     )
-    causes = [*of_files, *_copy_causes(_certain_copies(made_here, size - mapped, tolerance))]
+    causes = [*file_causes, *_copy_causes(_certain_copies(made_copies, size - mapped, tolerance))]
     arena = _owner_differences(old, new)["arena"]
     if phase not in RUN_PHASES or abs(arena) <= tolerance or (arena > 0) != (size > 0):
         predicted = _estimated_causes(
             estimated_growth(before, phase), estimated_growth(after, phase), size
         )
         return settings.explained(_better_causes(causes, predicted, size), size)
-    of_arena = _DifferenceCause(_OWNER_TEXTS["arena"], arena, "arena")
+    arena_cause = _DifferenceCause(_OWNER_TEXTS["arena"], arena, "arena")
     if abs(arena) <= abs(size) + tolerance:
-        return settings.explained([*causes, of_arena], size)
-    part = f"a part of the {format_size(arena, signed=True)} of {settings.in_words(of_arena)}"
-    made = settings.explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
-    return "; ".join(filter(None, (made, part)))
+        return settings.explained([*causes, arena_cause], size)
+    partial_cause = (
+        f"a part of the {format_size(arena, signed=True)} of {settings.in_words(arena_cause)}"
+    )
+    copies_text = settings.explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
+    return "; ".join(filter(None, (copies_text, partial_cause)))
 
 
 def explain_device(
@@ -329,12 +333,12 @@ def explain_device(
 
 def explain_load(before: ColumnFigures, after: ColumnFigures) -> str:
     """Return the phase that accounts for most of the difference in session creation."""
-    durations = {each.phase: each.duration.median for each in before.phases}
+    durations = {figures.phase: figures.duration.median for figures in before.phases}
     total = after.load.median - before.load.median
     differences = [
-        (each.duration.median - durations[each.phase], each.phase)
-        for each in after.phases
-        if each.phase in durations and each.phase not in ("first_run", "steady")
+        (figures.duration.median - durations[figures.phase], figures.phase)
+        for figures in after.phases
+        if figures.phase in durations and figures.phase not in ("first_run", "steady")
     ]
     if not differences:
         return ""
@@ -378,12 +382,14 @@ def _certain_copies(copies: Sequence[CopyChange], size: int, tolerance: int) -> 
     Packed copies exist until the session ends. Any other copy may have been made in both columns
     and released in one, so such copies must fit into `size`.
     """
-    packed = [copy for copy in copies if copy.kind == "packed"]
-    others = [copy for copy in copies if copy.kind != "packed"]
-    rest = size - sum(copy.bytes for copy in packed)
-    total = sum(copy.bytes for copy in others)
-    fits = abs(total) <= abs(rest) + tolerance and (total > 0) == (rest > 0)
-    return [*packed, *others] if fits else packed
+    packed_copies = [copy for copy in copies if copy.kind == "packed"]
+    other_copies = [copy for copy in copies if copy.kind != "packed"]
+    remaining_bytes = size - sum(copy.bytes for copy in packed_copies)
+    other_bytes = sum(copy.bytes for copy in other_copies)
+    are_certain = abs(other_bytes) <= abs(remaining_bytes) + tolerance and (other_bytes > 0) == (
+        remaining_bytes > 0
+    )
+    return [*packed_copies, *other_copies] if are_certain else packed_copies
 
 
 def _copy_causes(copies: Sequence[CopyChange]) -> list[_DifferenceCause]:
@@ -393,7 +399,7 @@ def _copy_causes(copies: Sequence[CopyChange]) -> list[_DifferenceCause]:
 def _estimated_causes(
     before: EstimatedMemory | None, after: EstimatedMemory | None, size: int
 ) -> list[_DifferenceCause]:
-    """Return what is predicted of a difference of `size` bytes; none if one is not known."""
+    """Return the predicted causes of a difference of `size` bytes; none without both estimates."""
     if before is None or after is None:
         return []
     terms = dict.fromkeys((*after.terms, *before.terms))
@@ -408,7 +414,7 @@ def _estimated_causes(
 
 
 def _term_text(name: TermName, memory: EstimatedMemory) -> str:
-    """Return a term in words; `memory` is what has more of it."""
+    """Return a term in words; `memory` is the estimate that has more of it."""
     if name == "weight being converted" and memory.cause:
         return f"a converted copy of {memory.cause} in {memory.label}"
     return _TERM_TEXTS[name]
@@ -417,7 +423,7 @@ def _term_text(name: TermName, memory: EstimatedMemory) -> str:
 def _better_causes(
     causes: list[_DifferenceCause], predicted: list[_DifferenceCause], size: int
 ) -> list[_DifferenceCause]:
-    """Return `causes`, which were measured, or what is predicted if they leave much of `size`."""
+    """Return `causes`, which were measured; `predicted` ones if those leave much of `size`."""
     if _leaves_at_most(MAX_LEFT_SHARE, causes, size) or not _leaves_at_most(
         MAX_LEFT_SHARE, predicted, size
     ):
@@ -426,36 +432,37 @@ def _better_causes(
 
 
 def _ordered_causes(causes: Sequence[_DifferenceCause], size: int) -> list[_DifferenceCause]:
-    """Return `causes` so that a shortened list says most about a difference of `size` bytes.
+    """Return `causes` in an order in which the first explain most of a difference of `size` bytes.
 
-    First are the largest one in the direction of the difference and the largest one against it.
-    Last are pairs that add up to nothing, as of a weight in another kind of memory.
+    The first are the largest cause in the direction of the difference and the largest one against
+    it. The last are pairs that add up to nothing, as of a weight in another kind of memory.
     """
     by_size = sorted(causes, key=lambda cause: -abs(cause.bytes))
-    along = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
-    against = [cause for cause in by_size if cause not in along]
+    same_direction = [cause for cause in by_size if (cause.bytes > 0) == (size > 0)]
+    opposite_direction = [cause for cause in by_size if cause not in same_direction]
     pairs: list[_DifferenceCause] = []
-    for cause in against:
-        same = next(
-            (other for other in along if other not in pairs and _is_offset(other, cause)), None
+    for cause in opposite_direction:
+        offsetting = next(
+            (other for other in same_direction if other not in pairs and _is_offset(other, cause)),
+            None,
         )
-        pairs += [] if same is None else [same, cause]
-    first = [
+        pairs += [] if offsetting is None else [offsetting, cause]
+    first_causes = [
         cause
-        for group in (along, against)
-        for cause in [each for each in group if each not in pairs][:1]
+        for group in (same_direction, opposite_direction)
+        for cause in [member for member in group if member not in pairs][:1]
     ]
-    others = [cause for cause in by_size if cause not in first and cause not in pairs]
-    return [*first, *others, *pairs]
+    other_causes = [cause for cause in by_size if cause not in first_causes and cause not in pairs]
+    return [*first_causes, *other_causes, *pairs]
 
 
-def _is_offset(one: _DifferenceCause, other: _DifferenceCause) -> bool:
-    return abs(one.bytes + other.bytes) <= MAX_UNEXPLAINED_SHARE * abs(one.bytes)
+def _is_offset(cause: _DifferenceCause, other_cause: _DifferenceCause) -> bool:
+    return abs(cause.bytes + other_cause.bytes) <= MAX_UNEXPLAINED_SHARE * abs(cause.bytes)
 
 
 def _leaves_at_most(share: float, causes: Sequence[_DifferenceCause], size: int) -> bool:
-    rest = size - sum(cause.bytes for cause in causes)
-    return abs(rest) <= share * abs(size)
+    remaining_bytes = size - sum(cause.bytes for cause in causes)
+    return abs(remaining_bytes) <= share * abs(size)
 
 
 def _mapped_since_start(profile: Profile) -> int:
@@ -490,7 +497,7 @@ def _owner_causes(differences: Mapping[OwnerKind, int]) -> list[_DifferenceCause
 def _xray_causes(
     before: Profile, after: Profile, copies: Sequence[CopyChange], size: int
 ) -> list[_DifferenceCause]:
-    """Return what differs besides `copies`: with them it is `size`, if X-rays have every byte."""
+    """Return the causes other than `copies`; all add up to `size` if the X-rays have every byte."""
     differences = _owner_differences(before, after)
     differences["weights"] -= sum(copy.bytes for copy in copies)
     libraries = sum(differences.pop(kind, 0) for kind in _BASELINE_OWNERS)
@@ -498,17 +505,17 @@ def _xray_causes(
     parts = _owner_causes({**differences, "runtime_libraries": libraries})
     if not (_is_complete_xray(before) and _is_complete_xray(after)):
         return parts
-    of_processes = [process.end_above_bytes for process in (before, after)]
-    spread = size - (of_processes[1] - of_processes[0])
+    end_bytes = [process.end_above_bytes for process in (before, after)]
+    spread = size - (end_bytes[1] - end_bytes[0])
     return [*parts, _DifferenceCause(_OTHER_PROCESSES, spread, "spread")]
 
 
 def _is_complete_xray(profile: Profile) -> bool:
-    """Return whether the X-ray, and what malloc had retained before it, are the steady memory."""
+    """Return whether the X-ray and the memory that malloc had retained are the steady memory."""
     if profile.attribution is None or profile.allocator_retained_bytes is None:
         return False
-    known = profile.attribution.resident_bytes + profile.allocator_retained_bytes
-    return abs(profile.end.rss_bytes - known) <= MAX_OUTSIDE_BYTES
+    xray_bytes = profile.attribution.resident_bytes + profile.allocator_retained_bytes
+    return abs(profile.end.rss_bytes - xray_bytes) <= MAX_OUTSIDE_BYTES
 
 
 def _owner_differences(before: Profile, after: Profile) -> Counter[OwnerKind]:
@@ -551,13 +558,13 @@ class _DifferingSettings(NamedTuple):
 
     def in_words(self, cause: _DifferenceCause) -> str:
         """Return a cause in words, with the settings that are known to change such memory."""
-        known = [name for name in self.names if cause.kind in _CAUSES_BY_OPTION.get(name, ())]
-        return f"{cause.text}, because of {' and '.join(known)}" if known else cause.text
+        settings = [name for name in self.names if cause.kind in _CAUSES_BY_OPTION.get(name, ())]
+        return f"{cause.text}, because of {' and '.join(settings)}" if settings else cause.text
 
     def explained(
         self, causes: Sequence[_DifferenceCause], size: int, *, rest: str = "not explained"
     ) -> str:
-        """Return `causes`, each with its bytes, and what is left of `size`, which is `rest`."""
+        """Return `causes` with their bytes, and the remaining bytes of `size`, called `rest`."""
         if not causes:
             return self.as_only_difference() or rest
         parts = [
@@ -565,8 +572,8 @@ class _DifferingSettings(NamedTuple):
             for cause in _ordered_causes(causes, size)
         ]
         if not _leaves_at_most(MAX_UNEXPLAINED_SHARE, causes, size):
-            only = self.as_only_difference()
-            why = f", the rest: {only}" if only else f" {rest}"
-            left = size - sum(cause.bytes for cause in causes)
-            parts.append(f"{format_size(left, signed=True)}{why}")
+            only_difference = self.as_only_difference()
+            remainder_text = f", the rest: {only_difference}" if only_difference else f" {rest}"
+            remaining_bytes = size - sum(cause.bytes for cause in causes)
+            parts.append(f"{format_size(remaining_bytes, signed=True)}{remainder_text}")
         return "; ".join(parts)

@@ -21,7 +21,7 @@ from memdiag.records.phases import PhaseName
 from memdiag.units import format_size
 
 RETAINED_SHARE = 0.1
-"""Share of the steady memory from which on freed memory that malloc keeps is noted."""
+"""Freed memory that malloc keeps is noted if it is at least this share of the steady memory."""
 
 MIN_CHANGE_BYTES = 1 << 20
 MIN_PHASE_CHANGE_BYTES = 4 << 20
@@ -34,11 +34,11 @@ MIN_SHARE_SINGLE_RUN = 0.05
 MIN_RATIO = 1.1
 MIN_AGREEING_RATIO = 1.03
 MIN_GROWTH_RATIO = 1.5
-"""Ratio of two slopes above which growth over many runs differs: how much malloc takes for a block
-differs as well."""
+"""Ratio of two slopes above which growth over many runs differs: the size of malloc's blocks also
+differs."""
 
 CLEAR_FACTOR = 2
-"""Factor of what figures scatter and may differ by from which on their difference is certain."""
+"""A difference is certain if it is this many times the spread and the tolerance of the figures."""
 
 MIN_LOAD_S = 0.005
 MAX_OUTPUT_ROUNDING = 1e-3
@@ -94,22 +94,26 @@ class _ColumnPair:
             "steady"
         )
         if steady is not None:
-            why = causes.explain_steady(
+            explanation = causes.explain_steady(
                 self._copies, self._before, self._after, steady, self._tolerance
             )
-            yield self._figure_change("steady", None, steady, self._old.steady, why)
-        least = _tolerance_without_malloc(self._before, self._after)
+            yield self._figure_change("steady", None, steady, self._old.steady, explanation)
+        min_bytes = _tolerance_without_malloc(self._before, self._after)
         if self._old.file is not None and self._new.file is not None:
-            mapped = self._median_difference(self._old.file, self._new.file, least)
+            mapped = self._median_difference(self._old.file, self._new.file, min_bytes)
             if mapped is not None:
-                why = causes.explain_mapped(self._copies, self._before, self._after, mapped, least)
-                yield self._figure_change("mapped", None, mapped, self._old.file, why)
+                explanation = causes.explain_mapped(
+                    self._copies, self._before, self._after, mapped, min_bytes
+                )
+                yield self._figure_change("mapped", None, mapped, self._old.file, explanation)
         peak = self._median_difference(self._old.peak, self._new.peak) or certain.get("peak")
         if peak is not None:
-            why = causes.explain_peak(
+            explanation = causes.explain_peak(
                 self._copies, self._before, self._after, peak, self._tolerance
             )
-            yield self._figure_change("peak", self._new.peak_phase, peak, self._old.peak, why)
+            yield self._figure_change(
+                "peak", self._new.peak_phase, peak, self._old.peak, explanation
+            )
         yield from self._kept_changes()
 
     def device(self) -> Iterator[FigureChange]:
@@ -131,26 +135,31 @@ class _ColumnPair:
         old, new = self._before.growth, self._after.growth
         if old is None or new is None or not (old.is_decided and new.is_decided):
             return
-        before, after = (each.slope.bytes_per_unit if each.slope else 0.0 for each in (old, new))
-        differs, ratio = (old.slope is None) != (new.slope is None), None
+        before, after = (
+            column_growth.slope.bytes_per_unit if column_growth.slope else 0.0
+            for column_growth in (old, new)
+        )
+        is_different, ratio = (old.slope is None) != (new.slope is None), None
         if old.slope is not None and new.slope is not None:
             is_apart = old.slope.high < new.slope.low or new.slope.high < old.slope.low
-            differs = is_apart and max(before, after) >= MIN_GROWTH_RATIO * min(before, after)
+            is_different = is_apart and max(before, after) >= MIN_GROWTH_RATIO * min(before, after)
             ratio = after / before
-        if differs:
+        if is_different:
             yield self._figure_change("growth", None, round(after - before), None, "", ratio=ratio)
 
     def times(self) -> Iterator[FigureChange]:
         """Yield the differences of load time and latency."""
         old, new = self._old.load, self._new.load
         if not _measured_once(self._before, self._after) and _loads_differ(old, new):
-            why = causes.explain_load(self._old, self._new)
-            yield self._figure_change("load", None, 0, None, why, ratio=new.median / old.median)
-        slower = interleaved_ratio(self._before, self._after)
-        if slower is not None:
-            ratio, low, high = slower
-            is_sure = low > MIN_RATIO or high < 1 / MIN_RATIO
-            if is_sure and self._is_ratio_confirmed(ratio):
+            explanation = causes.explain_load(self._old, self._new)
+            yield self._figure_change(
+                "load", None, 0, None, explanation, ratio=new.median / old.median
+            )
+        ratio_with_bounds = interleaved_ratio(self._before, self._after)
+        if ratio_with_bounds is not None:
+            ratio, low, high = ratio_with_bounds
+            is_clear = low > MIN_RATIO or high < 1 / MIN_RATIO
+            if is_clear and self._is_ratio_confirmed(ratio):
                 yield self._figure_change("latency", None, 0, None, "", ratio=ratio)
 
     def _is_ratio_confirmed(self, ratio: float) -> bool:
@@ -161,10 +170,10 @@ class _ColumnPair:
         old, new = self._before.latency, self._after.latency
         if old is None or new is None or not old.median_s:
             return False
-        of_medians = new.median_s / old.median_s
+        median_ratio = new.median_s / old.median_s
         if ratio > 1:
-            return of_medians > MIN_AGREEING_RATIO
-        return of_medians < 1 / MIN_AGREEING_RATIO
+            return median_ratio > MIN_AGREEING_RATIO
+        return median_ratio < 1 / MIN_AGREEING_RATIO
 
     def model(self) -> Iterator[FigureChange]:
         """Yield the differences of the model: its size on disk, and its outputs."""
@@ -183,25 +192,25 @@ class _ColumnPair:
             yield self._figure_change("outputs", None, 0, None, "; ".join(parts))
 
     def _kept_changes(self) -> Iterator[FigureChange]:
-        before = {phase.phase: phase.kept for phase in self._old.phases}
+        kept_before = {phase.phase: phase.kept for phase in self._old.phases}
         for phase in self._new.phases:
-            if phase.phase in before:
-                size = self._median_difference(before[phase.phase], phase.kept)
+            if phase.phase in kept_before:
+                size = self._median_difference(kept_before[phase.phase], phase.kept)
                 if size is not None and abs(size) > max(
                     MIN_PHASE_CHANGE_BYTES, 2 * self._tolerance
                 ):
-                    why = causes.explain_kept(
+                    explanation = causes.explain_kept(
                         self._copies, self._before, self._after, phase.phase, size, self._tolerance
                     )
-                    yield self._figure_change("kept", phase.phase, size, None, why)
+                    yield self._figure_change("kept", phase.phase, size, None, explanation)
 
     def _median_difference(
         self, old: MeasuredBytes, new: MeasuredBytes, tolerance: int | None = None
     ) -> int | None:
         """Return the difference of the medians; None if it is within the spread of the figures."""
         size = new.median - old.median
-        least = self._tolerance if tolerance is None else tolerance
-        return size if _is_disjoint(old, new) and abs(size) > least else None
+        min_bytes = self._tolerance if tolerance is None else tolerance
+        return size if _is_disjoint(old, new) and abs(size) > min_bytes else None
 
     def _figure_change(
         self,
@@ -269,8 +278,10 @@ def _chance_tolerance(before: ComparisonColumn, after: ComparisonColumn) -> int:
 
 
 def _tolerance_without_malloc(before: ComparisonColumn, after: ComparisonColumn) -> int:
-    columns = [each.measured for each in (before, after) if each.measured is not None]
-    largest = max((each.peak.median for each in columns), default=0)
+    peaks = [
+        column.measured.peak.median for column in (before, after) if column.measured is not None
+    ]
+    largest = max(peaks, default=0)
     share = MIN_SHARE_SINGLE_RUN if _measured_once(before, after) else MIN_CHANGE_SHARE
     return max(MIN_CHANGE_BYTES, round(share * largest))
 
@@ -278,7 +289,7 @@ def _tolerance_without_malloc(before: ComparisonColumn, after: ComparisonColumn)
 def _retained_by_chance(before: ComparisonColumn, after: ComparisonColumn) -> int:
     """Return the bytes that malloc retains by chance in the column in which it retains more.
 
-    If only one of them was told not to retain any, the difference is no chance.
+    0 if malloc was configured differently in the two columns: then the difference is not chance.
     """
     profiles = [column.profile for column in (before, after) if column.profile is not None]
     if len({profile.session.environment.get(MMAP_THRESHOLD_VARIABLE) for profile in profiles}) > 1:
@@ -289,30 +300,30 @@ def _retained_by_chance(before: ComparisonColumn, after: ComparisonColumn) -> in
 def is_decided(before: ComparisonColumn, after: ComparisonColumn) -> bool:
     """Return whether further processes would hardly change what differs between two columns.
 
-    Ranges that overlap go on to overlap, so that only figures that seem to differ are in doubt,
-    unless memory differs clearly. Load times scatter more.
+    Ranges that overlap continue to overlap. So only figures that seem to differ are in doubt,
+    unless memory differs clearly. Load times vary more.
     """
     old, new = before.measured, after.measured
     if old is None or new is None:
         return True
     tolerance, retained = _chance_tolerance(before, after), _retained_by_chance(before, after)
-    for one, other in ((old.peak, new.peak), (old.steady, new.steady)):
-        size = abs(other.median - one.median)
-        spread = max(one.high - one.low, other.high - other.low)
-        is_little = not _is_disjoint(one, other) or size + spread <= tolerance
+    for figure_before, figure_after in ((old.peak, new.peak), (old.steady, new.steady)):
+        size = abs(figure_after.median - figure_before.median)
+        spread = max(figure_before.high - figure_before.low, figure_after.high - figure_after.low)
+        is_little = not _is_disjoint(figure_before, figure_after) or size + spread <= tolerance
         if not is_little and size <= CLEAR_FACTOR * (tolerance + spread) + retained:
             return False
     return not _loads_differ(old.load, new.load)
 
 
 def is_mostly_retained(before: ComparisonColumn, after: ComparisonColumn, size: int) -> bool:
-    """Return whether what malloc retains is half of the change of memory by `size` or more."""
+    """Return whether malloc retains at least half of the change of memory by `size` bytes."""
     by_malloc = _retained_by_chance(after, after) - _retained_by_chance(before, before)
     return size != 0 and by_malloc / size >= 0.5
 
 
 def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
-    """Yield a sentence for each column of whose steady memory malloc keeps a large part freed."""
+    """Yield a sentence for each column whose steady memory is in large part freed memory."""
     for column in columns:
         if column.measured is None:
             continue
@@ -325,17 +336,17 @@ def retained_notes(columns: Sequence[ComparisonColumn]) -> Iterator[str]:
 
 
 def undecided_changes(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
-    """Return differences in bytes that may be chance, as malloc retains much of one measurement."""
+    """Return differences in bytes that may be chance because malloc retains much memory."""
     if before.measured is None or after.measured is None:
         return {}
     if not _measured_once(before, after) or _retained_by_chance(before, after) < MIN_CHANGE_BYTES:
         return {}
-    least = _tolerance_without_malloc(before, after)
+    min_bytes = _tolerance_without_malloc(before, after)
     certain = _certain_differences(before, after)
     return {
         name: size
         for name, size in _memory_differences(before.measured, after.measured).items()
-        if least < abs(size) <= _chance_tolerance(before, after) and name not in certain
+        if min_bytes < abs(size) <= _chance_tolerance(before, after) and name not in certain
     }
 
 
@@ -347,9 +358,10 @@ def _memory_differences(old: ColumnFigures, new: ColumnFigures) -> dict[Metric, 
 
 
 def _certain_differences(before: ComparisonColumn, after: ComparisonColumn) -> dict[Metric, int]:
-    """Return the differences in bytes that remain without what malloc retained in each column.
+    """Return the differences in bytes that remain without the memory that malloc retained.
 
-    Of the peak only if it is that of the steady memory: what was retained before is not known.
+    A difference of the peak is included only if the peak is the steady memory: how much malloc
+    retained before is not known.
     """
     old, new = before.measured, after.measured
     if old is None or new is None or not _measured_once(before, after):
@@ -357,19 +369,21 @@ def _certain_differences(before: ComparisonColumn, after: ComparisonColumn) -> d
     if before.profile is None or after.profile is None:
         return {}
     by_malloc = _retained_by_chance(after, after) - _retained_by_chance(before, before)
-    least = _tolerance_without_malloc(before, after)
+    min_bytes = _tolerance_without_malloc(before, after)
     is_steady = causes.peak_is_steady(old) and causes.peak_is_steady(new)
     return {
         name: size
         for name, size in _memory_differences(old, new).items()
         if (name == "steady" or is_steady)
-        and min(abs(size), abs(size - by_malloc)) > least
+        and min(abs(size), abs(size - by_malloc)) > min_bytes
         and (size > 0) == (size > by_malloc)
     }
 
 
 def _measured_once(before: ComparisonColumn, after: ComparisonColumn) -> list[str]:
-    return [each.label for each in (before, after) if each.measured and each.measured.times == 1]
+    return [
+        column.label for column in (before, after) if column.measured and column.measured.times == 1
+    ]
 
 
 def undecided_note(
@@ -381,7 +395,7 @@ def undecided_note(
 ) -> str:
     """Return sentences on the differences that are `undecided_changes`; empty if there are none.
 
-    They have the causes, and how to be certain. `are_saved`: the columns are saved profiles.
+    They state the causes, and how to be certain. `are_saved`: the columns are saved profiles.
     """
     undecided = {
         name: size
@@ -393,12 +407,12 @@ def undecided_note(
     differences = [
         f"{name} by {format_size(size, signed=True)}" for name, size in undecided.items()
     ]
-    least = _tolerance_without_malloc(before, after)
-    copies = _xrayed_copy_changes(before, after, least)
+    min_bytes = _tolerance_without_malloc(before, after)
+    copies = _xrayed_copy_changes(before, after, min_bytes)
     explain = causes.explain_steady if "steady" in undecided else causes.explain_peak
-    why = explain(copies, before, after, undecided.get("steady") or undecided["peak"], least)
-    once, retained = _measured_once(before, after), _retained_by_chance(before, after)
-    subject = f"{once[0]} was" if len(once) == 1 else "each was"
+    why = explain(copies, before, after, undecided.get("steady") or undecided["peak"], min_bytes)
+    measured_once, retained = _measured_once(before, after), _retained_by_chance(before, after)
+    subject = f"{measured_once[0]} was" if len(measured_once) == 1 else "each was"
     return (
         f"{before.label}, {after.label}: they differ in {' and in '.join(differences)}"
         f"{f' ({why})' if why else ''}. This may be chance: {subject} measured once, and malloc"
@@ -407,7 +421,7 @@ def undecided_note(
 
 
 def _certainty_advice(before: ComparisonColumn, after: ComparisonColumn, *, are_saved: bool) -> str:
-    """Return what shows whether two columns differ: with the commands, if they are known."""
+    """Return what to do to decide whether two columns differ, with the commands if known."""
     if not are_saved:
         return "Measure more often: with --repeats 2, or a longer --time-limit"
     commands = [
@@ -424,16 +438,18 @@ def _pinned_command(command: Sequence[str], label: str) -> str:
     """Return `command` with malloc pinned, and a folder of its own: the profiles stay."""
     arguments = [word for word in command if word not in ("-q", "--quiet")]
     if "--out" in arguments:
-        place = arguments.index("--out")
-        del arguments[place : place + 2]
+        index = arguments.index("--out")
+        del arguments[index : index + 2]
     return shlex.join((*arguments, "--env", PINNED_TEXT, "--out", f"{label}-pinned"))
 
 
 def _xrayed_copy_changes(
     before: ComparisonColumn, after: ComparisonColumn, tolerance: int
 ) -> tuple[CopyChange, ...]:
-    old = before.profile.attribution if before.profile else None
-    new = after.profile.attribution if after.profile else None
-    if old is None or new is None:
+    old_attribution = before.profile.attribution if before.profile else None
+    new_attribution = after.profile.attribution if after.profile else None
+    if old_attribution is None or new_attribution is None:
         return ()
-    return copy_changes(old, new, labels=(before.label, after.label), min_bytes=tolerance)
+    return copy_changes(
+        old_attribution, new_attribution, labels=(before.label, after.label), min_bytes=tolerance
+    )

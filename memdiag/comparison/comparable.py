@@ -79,18 +79,24 @@ def comparability_of(before: Profile, after: Profile) -> ComparableFigures:
 
 def resized_inputs(before: Profile, after: Profile) -> list[str]:
     """Return the inputs of both profiles whose shapes differ: ``ids [1, 8] and [4, 8]``."""
-    one, other = _input_shapes(before), _input_shapes(after)
+    shapes_before, shapes_after = _input_shapes(before), _input_shapes(after)
     return [
-        f"{name} {_input_shape_text(one[name])} and {_input_shape_text(other[name])}"
-        for name in one
-        if name in other and one[name] != other[name]
+        f"{name} {_input_shape_text(shape)} and {_input_shape_text(shapes_after[name])}"
+        for name, shape in shapes_before.items()
+        if name in shapes_after and shape != shapes_after[name]
     ]
 
 
 def different_settings(before: Profile, after: Profile) -> tuple[str, ...]:
-    """Return the names of the settings that only one of both has, or has with another value."""
-    one, other = before.session.settings, after.session.settings
-    return tuple(sorted(name for name in {**one, **other} if one.get(name) != other.get(name)))
+    """Return the names of the settings that only one profile has, or with different values."""
+    settings_before, settings_after = before.session.settings, after.session.settings
+    return tuple(
+        sorted(
+            name
+            for name in {**settings_before, **settings_after}
+            if settings_before.get(name) != settings_after.get(name)
+        )
+    )
 
 
 def differ_only_in_settings(before: Profile, after: Profile) -> bool:
@@ -108,7 +114,7 @@ def differ_only_in_settings(before: Profile, after: Profile) -> bool:
 
 
 def _settings_remark(before: Profile, after: Profile) -> Iterator[str]:
-    """Yield a sentence with the settings that only one of both has, or has with another value."""
+    """Yield a sentence with the settings that only one profile has, or with different values."""
     names = different_settings(before, after)
     parts = [
         f"the {place} ran with {', '.join(settings[name] for name in names if name in settings)}"
@@ -142,9 +148,9 @@ def _device_remarks(before: Profile, after: Profile) -> Iterator[str]:
 
 
 def _peak_in_doubt(before: Profile, after: Profile) -> str:
-    """Return why it is not known which peak is larger; empty if it is.
+    """Return why it is not known which peak is larger; empty if it is known.
 
-    The largest of samples is at least what it says: an exact peak below it is smaller for certain.
+    A peak is at least the largest sample: an exact peak below that is certainly smaller.
     """
     if before.peak_kind == after.peak_kind:
         return ""
@@ -169,7 +175,7 @@ def _input_shape_text(shape: tuple[int, ...] | None) -> str:
 
 def _is_same_model(before: Profile, after: Profile) -> bool:
     """Return whether the models have equal sizes in weights and nodes: the file may have moved."""
-    sizes = [(each.model.weight_bytes, each.model.node_count) for each in (before, after)]
+    sizes = [(profile.model.weight_bytes, profile.model.node_count) for profile in (before, after)]
     return sizes[0] == sizes[1]
 
 

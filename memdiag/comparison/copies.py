@@ -60,8 +60,8 @@ def copy_changes(
         *_grouped_changes([group for group in resized if group.bytes > 0], labels, sign=0),
         *_grouped_changes([group for group in resized if group.bytes < 0], labels, sign=0),
     ]
-    large = [change for change in changes if abs(change.bytes) >= max(1, min_bytes)]
-    return tuple(sorted(large, key=lambda change: (-abs(change.bytes), change.weights)))
+    large_changes = [change for change in changes if abs(change.bytes) >= max(1, min_bytes)]
+    return tuple(sorted(large_changes, key=lambda change: (-abs(change.bytes), change.weights)))
 
 
 def phase_of_copy_change(change: CopyChange) -> PhaseName | None:
@@ -82,26 +82,30 @@ def copy_change_text(change: CopyChange) -> str:
     step, _, node = (change.made_by or "").partition(" · ")
     weight = change.weights[0]
     if not change.count:
-        others = len(change.weights) - 1
-        more = f" (and of {counted(others, 'more weight')})" if others else ""
+        other_count = len(change.weights) - 1
+        more_text = f" (and of {counted(other_count, 'more weight')})" if other_count else ""
         size = "larger" if change.bytes > 0 else "smaller"
-        return f"the {change.kind} copy of {weight}{more} is {size} in {change.to}"
+        return f"the {change.kind} copy of {weight}{more_text} is {size} in {change.to}"
     is_added = change.count > 0
     column = change.to if is_added else change.from_
-    others = abs(change.count) - 1
-    more = f" (and {counted(others, 'more such copy', 'more such copies')})" if others else ""
+    other_count = abs(change.count) - 1
+    more_text = (
+        f" (and {counted(other_count, 'more such copy', 'more such copies')})"
+        if other_count
+        else ""
+    )
     if change.equal_to:
-        more = f", which is equal to {change.equal_to}{more}"
+        more_text = f", which is equal to {change.equal_to}{more_text}"
     if change.file:
-        return f"{column} maps {weight} from {change.file}{more}"
+        return f"{column} maps {weight} from {change.file}{more_text}"
     if step == "prepack" and node:
-        return f"{node} packs {weight} in {column}{more}"
+        return f"{node} packs {weight} in {column}{more_text}"
     if change.kind == "original":
-        return f"{column} keeps {weight} as it is{more}"
+        return f"{column} keeps {weight} as it is{more_text}"
     if change.kind == "fused":
-        return f"{column} keeps results computed from {weight}{more}"
+        return f"{column} keeps results computed from {weight}{more_text}"
     maker = f", made by {change.made_by}" if change.made_by else ""
-    return f"{column} has a {change.kind} copy of {weight}{maker}{more}"
+    return f"{column} has a {change.kind} copy of {weight}{maker}{more_text}"
 
 
 def _copy_groups(copies: Iterable[Copy]) -> dict[_CopyGroupKey, _CopyGroup]:
@@ -125,10 +129,10 @@ def _copy_groups(copies: Iterable[Copy]) -> dict[_CopyGroupKey, _CopyGroup]:
 def _different_groups(
     before: dict[_CopyGroupKey, _CopyGroup], after: dict[_CopyGroupKey, _CopyGroup]
 ) -> tuple[list[_CopyGroup], list[_CopyGroup], list[_CopyGroup]]:
-    """Return copies that only `after` has, that only `before` has, and that differ in size.
+    """Return copies that only `after` has, copies that only `before` has, and resized copies.
 
     Copies of renamed weights are left out. If equal content has further names on one side, only
-    the copies under these are different.
+    the copies under these names are different.
     """
     resized: list[_CopyGroup] = []
     added: list[_CopyGroup] = []
@@ -142,57 +146,57 @@ def _different_groups(
     renamed: dict[tuple[CopyKind, bool, int, int], list[_CopyGroup]] = defaultdict(list)
     for group in removed:
         renamed[group.kind, bool(group.file), group.count, group.bytes].append(group)
-    really_added = []
+    new_groups = []
     for group in added:
-        same = renamed[group.kind, bool(group.file), -group.count, -group.bytes]
-        if same:
-            removed.remove(same.pop())
+        same_copies = renamed[group.kind, bool(group.file), -group.count, -group.bytes]
+        if same_copies:
+            removed.remove(same_copies.pop())
         else:
-            really_added.append(group)
-    return (*_further_named_groups(really_added, removed), resized)
+            new_groups.append(group)
+    return (*_further_named_groups(new_groups, removed), resized)
 
 
 def _further_named_groups(
     added: Sequence[_CopyGroup], removed: Sequence[_CopyGroup]
 ) -> tuple[list[_CopyGroup], list[_CopyGroup]]:
-    """Return `added` and `removed` copies, those of equal content under fewer names subtracted."""
-    kept = {1: list(added), -1: list(removed)}
+    """Return `added` and `removed` copies, less the copies of equal content under fewer names."""
+    groups_by_sign = {1: list(added), -1: list(removed)}
     for sign, groups in ((1, added), (-1, removed)):
         for group in groups:
-            fewer = next(
+            fewer_named = next(
                 (
-                    each
-                    for each in kept[-sign]
-                    if (each.kind, bool(each.file)) == (group.kind, bool(group.file))
-                    and set(each.weights) < set(group.weights)
+                    other
+                    for other in groups_by_sign[-sign]
+                    if (other.kind, bool(other.file)) == (group.kind, bool(group.file))
+                    and set(other.weights) < set(group.weights)
                 ),
                 None,
             )
-            if fewer is None or sign * (group.count + fewer.count) <= 0:
+            if fewer_named is None or sign * (group.count + fewer_named.count) <= 0:
                 continue
-            kept[-sign].remove(fewer)
-            kept[sign].remove(group)
-            further = replace(
+            groups_by_sign[-sign].remove(fewer_named)
+            groups_by_sign[sign].remove(group)
+            further_named = replace(
                 group,
-                weights=tuple(name for name in group.weights if name not in fewer.weights),
-                count=group.count + fewer.count,
-                bytes=group.bytes + fewer.bytes,
-                equal_to=fewer.weights[0],
+                weights=tuple(name for name in group.weights if name not in fewer_named.weights),
+                count=group.count + fewer_named.count,
+                bytes=group.bytes + fewer_named.bytes,
+                equal_to=fewer_named.weights[0],
             )
-            kept[sign].append(further)
-    return kept[1], kept[-1]
+            groups_by_sign[sign].append(further_named)
+    return groups_by_sign[1], groups_by_sign[-1]
 
 
 def _group_difference(after: _CopyGroup | None, before: _CopyGroup | None) -> _CopyGroup | None:
     """Return the difference of `after` from `before` in copies and bytes; None if there is none."""
-    either = after or before
-    assert either is not None
+    any_group = after or before
+    assert any_group is not None
     count = (after.count if after else 0) - (before.count if before else 0)
     size = (after.bytes if after else 0) - (before.bytes if before else 0)
     if not count and not size:
         return None
-    holder = after if after and count >= 0 else before or either
-    return replace(holder, count=count, bytes=size)
+    described_group = after if after and count >= 0 else before or any_group
+    return replace(described_group, count=count, bytes=size)
 
 
 def _grouped_changes(

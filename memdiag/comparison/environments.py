@@ -78,26 +78,26 @@ def provided_interpreter(folder: Path, packages: Sequence[str]) -> Path:
     """
     if is_ready(folder):
         return environment_interpreter(folder)
-    building = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
+    temporary_folder = folder.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(folder.parent)
-        free = shutil.disk_usage(folder.parent).free
-        if free < MIN_FREE_BYTES:
+        free_bytes = shutil.disk_usage(folder.parent).free
+        if free_bytes < MIN_FREE_BYTES:
             raise ProvisionError(
-                f"{folder.parent}: only {format_size(free)} are free. An environment needs more."
-                f" Free some, or name another folder in {CACHE_VARIABLE}."
+                f"{folder.parent}: only {format_size(free_bytes)} are free. An environment needs"
+                f" more. Free some, or name another folder in {CACHE_VARIABLE}."
             )
-        _build_environment(building, packages)
-        (building / _READY_MARKER).touch()
-        _rename_environment(building, folder)
+        _build_environment(temporary_folder, packages)
+        (temporary_folder / _READY_MARKER).touch()
+        _rename_environment(temporary_folder, folder)
     except OSError as error:
         raise ProvisionError(
             f"{folder}: cannot be created ({error.strerror or error}). Name another folder in"
             f" {CACHE_VARIABLE}."
         ) from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
     return environment_interpreter(folder)
 
 
@@ -118,7 +118,7 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
         ProvisionError: it failed or exceeded its time limit.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ending_with_parent([*map(str, words)]),
             check=False,
             capture_output=True,
@@ -129,13 +129,13 @@ def run_tool(words: Sequence[str | Path], subject: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise ProvisionError(f"{subject}: the installer did not end in time. Try again.") from error
-    if done.returncode:
-        raise ProvisionError(f"{subject}: {failure_reason(done.stderr + done.stdout)}")
-    return done.stdout
+    if process.returncode:
+        raise ProvisionError(f"{subject}: {failure_reason(process.stderr + process.stdout)}")
+    return process.stdout
 
 
 def failure_reason(printed: str) -> str:
-    """Return the reason why an installer failed, from its output; its last line if not known."""
+    """Return why an installer failed, from its output; the last line if the reason is unknown."""
     text = " ".join(printed.split())  # sentences are wrapped
     for patterns, reason in _FAILURE_REASONS:
         if any(pattern in text for pattern in patterns):
@@ -162,31 +162,31 @@ def _build_environment(folder: Path, packages: Sequence[str]) -> None:
     path = uv_path()
     if path is None:
         venv.create(folder, with_pip=True)
-        quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-        run_tool([python, "-m", "pip", "install", *quiet, *packages], subject)
+        pip_options = ["--quiet", "--disable-pip-version-check", "--no-input"]
+        run_tool([python, "-m", "pip", "install", *pip_options, *packages], subject)
         return
     run_tool([path, "venv", "--quiet", "--no-project", "--python", sys.executable, folder], subject)
     run_tool([path, "pip", "install", "--python", python, *_index_options(), *packages], subject)
 
 
 def _index_options() -> list[str]:
-    """Return uv's option for the index that pip is configured for: uv does not read it."""
+    """Return uv's option for the index in pip's configuration, which uv does not read."""
     if any(os.environ.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
         return []
     address = os.environ.get("PIP_INDEX_URL")
     if address is None and importlib.util.find_spec("pip"):
         words = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-        asked = subprocess.run(words, check=False, capture_output=True, text=True)
-        address = asked.stdout.strip() if asked.returncode == 0 else None
+        process = subprocess.run(words, check=False, capture_output=True, text=True)
+        address = process.stdout.strip() if process.returncode == 0 else None
     return ["--default-index", address] if address else []
 
 
-def _rename_environment(building: Path, folder: Path) -> None:
+def _rename_environment(temporary_folder: Path, folder: Path) -> None:
     """Rename the new environment, unless another process was faster."""
     if (folder / _READY_MARKER).exists() and not is_ready(folder):  # its interpreter is gone
         shutil.rmtree(folder)
     try:
-        building.rename(folder)
+        temporary_folder.rename(folder)
     except OSError:
         if not is_ready(folder):
             raise

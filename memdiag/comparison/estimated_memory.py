@@ -1,7 +1,7 @@
-"""What the estimate in a column's profile says that it holds at a moment.
+"""The memory of a column at a moment, from the estimate in its profile.
 
-An X-ray shows the steady state only. What else is in memory at a peak, or in one phase, is known
-from the estimate, if that agrees with what was measured.
+An X-ray shows the steady state only. The estimate shows what else is in memory at a peak or in one
+phase, if it agrees with the measurement.
 """
 
 from collections import Counter
@@ -35,7 +35,14 @@ def estimated_peak(column: ComparisonColumn) -> EstimatedMemory | None:
     """Return the memory at the peak of `column`; None if it is not known."""
     assert column.measured is not None
     phases = _estimated_phases(column)
-    phase = next((each for each in phases if each.name == column.measured.peak_phase), None)
+    phase = next(
+        (
+            estimated_phase
+            for estimated_phase in phases
+            if estimated_phase.name == column.measured.peak_phase
+        ),
+        None,
+    )
     if phase is None or not _is_estimate_close(phase.peak_bytes, column.measured.peak.median):
         return None
     terms = Counter({term.name: term.bytes for term in phase.peak_terms})
@@ -46,15 +53,17 @@ def estimated_growth(column: ComparisonColumn, phase: PhaseName) -> EstimatedMem
     """Return what `phase` adds to the memory of `column`; None if it is not known."""
     assert column.measured is not None
     phases = _estimated_phases(column)
-    names = [each.name for each in phases]
-    kept = next((each.kept for each in column.measured.phases if each.phase == phase), None)
-    if phase not in names or kept is None:
+    names = [estimated_phase.name for estimated_phase in phases]
+    kept_bytes = next(
+        (figures.kept for figures in column.measured.phases if figures.phase == phase), None
+    )
+    if phase not in names or kept_bytes is None:
         return None
     index = names.index(phase)
     terms = Counter({term.name: term.bytes for term in phases[index].kept_terms})
     if index:
         terms.subtract({term.name: term.bytes for term in phases[index - 1].kept_terms})
-    if not _is_estimate_close(sum(terms.values()), kept.median):
+    if not _is_estimate_close(sum(terms.values()), kept_bytes.median):
         return None
     return EstimatedMemory(column.label, terms)
 

@@ -102,9 +102,9 @@ def _quantized_weights(bits: int, block_size: int) -> Callable[[str, str, bool],
         config = quantizer.DefaultWeightOnlyQuantConfig(
             block_size=block_size, is_symmetric=True, accuracy_level=4, bits=bits
         )
-        quantizing = quantizer.MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
-        quantizing.process()
-        model = quantizing.model.model
+        weight_quantizer = quantizer.MatMulNBitsQuantizer(onnx.load(source), algo_config=config)
+        weight_quantizer.process()
+        model = weight_quantizer.model.model
         if not any(node.op_type in _FEW_BITS_OPERATORS for node in model.graph.node):
             return "no matrix product and no Gather has a weight that can be stored in fewer bits"
         _save_model_file(model, target, large)
@@ -114,9 +114,9 @@ def _quantized_weights(bits: int, block_size: int) -> Callable[[str, str, bool],
 
 
 def _memdiag_fix(source: str, target: str, large: bool) -> str | None:
-    # Imported by name, like the packages of the others: the layers above are not imported here.
-    fixed = import_module("memdiag").fix(source, target)
-    return None if fixed.output else "nothing was worth changing"
+    # Imported by name, like the packages of other optimizers: this layer imports no layer above it.
+    fix = import_module("memdiag").fix(source, target)
+    return None if fix.output else "nothing was worth changing"
 
 
 def _save_model_file(model: Any, target: str, large: bool) -> None:

@@ -53,21 +53,24 @@ class OptimizerResult:
 
 
 def choose_optimizers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of optimizers without repetition; `ALL_OPTIMIZERS` means all that keep
-    values.
+    """Return the names of optimizers without repetition.
+
+    `ALL_OPTIMIZERS` means all optimizers whose models compute the same values.
 
     Raises:
         UsageError: there is no such optimizer; the message lists the optimizers.
     """
-    keeping = [name for name, optimizer in OPTIMIZERS.items() if not optimizer.changes_values]
-    wanted = dict.fromkeys(
-        name for choice in names for name in (keeping if choice == ALL_OPTIMIZERS else (choice,))
+    value_keeping = [name for name, optimizer in OPTIMIZERS.items() if not optimizer.changes_values]
+    chosen = dict.fromkeys(
+        name
+        for choice in names
+        for name in (value_keeping if choice == ALL_OPTIMIZERS else (choice,))
     )
-    wanted.pop(ORIGINAL_MODEL, None)  # always the first column
-    for name in wanted:
+    chosen.pop(ORIGINAL_MODEL, None)  # always the first column
+    for name in chosen:
         if name not in OPTIMIZERS:
             raise UsageError(f"unknown optimizer {name!r}. Choose from {', '.join(OPTIMIZERS)}.")
-    return tuple(wanted)
+    return tuple(chosen)
 
 
 def interpreter_for(name: str) -> Path:
@@ -116,45 +119,50 @@ def run_optimizer(
         "target": str(target.absolute()),
         "large": external,
     }
-    largest = 0
-    stopped: tuple[ColumnStatus, str] | None = None
-    answer: ScriptEvent | None = None
+    largest_bytes = 0
+    limit_stop: tuple[ColumnStatus, str] | None = None
+    result_event: ScriptEvent | None = None
     deadline = time.monotonic() + timeout_s
     with Child(job, message, "optimize.py") as child:
         for event in child.events(_OPTIMIZER_POLL_S):
             if event is not None and event.name in ("optimized", "error"):
-                answer = event
+                result_event = event
                 break
-            resident = _resident_bytes(child.pid)
-            largest = max(largest, resident)
-            if memory_limit_bytes is not None and resident > memory_limit_bytes:
+            resident_bytes = _resident_bytes(child.pid)
+            largest_bytes = max(largest_bytes, resident_bytes)
+            if memory_limit_bytes is not None and resident_bytes > memory_limit_bytes:
                 limit = format_size(memory_limit_bytes)
-                stopped = "limit", f"took {format_size(resident)}, more than the limit of {limit}"
+                limit_stop = (
+                    "limit",
+                    f"took {format_size(resident_bytes)}, more than the limit of {limit}",
+                )
                 break
             if time.monotonic() > deadline:
-                stopped = "timeout", f"did not end within {format_duration(timeout_s)}"
+                limit_stop = "timeout", f"did not end within {format_duration(timeout_s)}"
                 break
-        code = 0 if stopped or answer else child.returncode()
+        code = 0 if limit_stop or result_event else child.returncode()
         child.log.finish()
-    if stopped is not None:
-        return OptimizerResult(status=stopped[0], message=f"the optimizer {stopped[1]}")
-    if answer is None:
+    if limit_stop is not None:
+        return OptimizerResult(status=limit_stop[0], message=f"the optimizer {limit_stop[1]}")
+    if result_event is None:
         return _ended_result(code, child.log.tail)
-    if answer.name == "error":
+    if result_event.name == "error":
         return OptimizerResult(
             status="failed",
-            message=_shortened_message(f"the optimizer failed: {answer.fields['message']}"),
+            message=_shortened_message(f"the optimizer failed: {result_event.fields['message']}"),
         )
     run = OptimizerRun(
-        version=str(answer.fields["version"]),
-        duration_s=round(float(answer.fields["duration_s"]), 6),
-        peak_rss_bytes=max(largest, int(answer.fields["peak_rss_bytes"])),
+        version=str(result_event.fields["version"]),
+        duration_s=round(float(result_event.fields["duration_s"]), 6),
+        peak_rss_bytes=max(largest_bytes, int(result_event.fields["peak_rss_bytes"])),
     )
-    remark = answer.fields["remark"]
+    remark = result_event.fields["remark"]
     if remark is None and not target.exists():
         return OptimizerResult(status="failed", message="the optimizer wrote nothing", run=run)
-    written = target if target.exists() else None
-    return OptimizerResult(status="completed", message=str(remark or ""), path=written, run=run)
+    written_path = target if target.exists() else None
+    return OptimizerResult(
+        status="completed", message=str(remark or ""), path=written_path, run=run
+    )
 
 
 def _ended_result(code: int, tail: Sequence[str]) -> OptimizerResult:

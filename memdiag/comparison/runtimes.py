@@ -67,7 +67,7 @@ def distribution_version() -> str | None:
 def latest_version() -> tuple[str, str]:
     """Return the newest version, and a note if it is not certain.
 
-    If the registry cannot be reached it is the newest version that is installed.
+    If the registry cannot be reached, it is the newest version that is installed.
 
     Raises:
         ProvisionError: none is installed either.
@@ -75,9 +75,9 @@ def latest_version() -> tuple[str, str]:
     try:
         return registry_versions()[-1], ""
     except ProvisionError as error:
-        if not (local := local_versions()):
+        if not (installed := local_versions()):
             raise
-        return local[
+        return installed[
             -1
         ], f"the newest version that is installed; the newest of all is not known ({error})"
 
@@ -109,9 +109,11 @@ def registry_versions() -> tuple[str, ...]:
 def local_versions() -> tuple[str, ...]:
     """Return the versions that are installed or cached, the oldest first."""
     folder = cache_folder() / _RUNTIMES_FOLDER
-    cached = folder.iterdir() if folder.is_dir() else ()
+    cached_folders = folder.iterdir() if folder.is_dir() else ()
     versions = {
-        path.name for path in cached if _RELEASE_PATTERN.fullmatch(path.name) and is_ready(path)
+        path.name
+        for path in cached_folders
+        if _RELEASE_PATTERN.fullmatch(path.name) and is_ready(path)
     }
     return tuple(sorted(versions | {distribution_version() or ""} - {""}, key=release_order))
 
@@ -149,7 +151,7 @@ def interpreter_version(python: Path) -> str | None:
     """Return the version of onnxruntime of the interpreter `python`; None if it has none."""
     code = "import onnxruntime; print(onnxruntime.__version__)"
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(python), "-c", code],
             check=True,
             capture_output=True,
@@ -159,4 +161,4 @@ def interpreter_version(python: Path) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return next(reversed(done.stdout.split()), None)
+    return next(reversed(process.stdout.split()), None)

@@ -1,7 +1,7 @@
 """The page cache of files: a group is charged for a page only if it is the first to read it.
 
-A new container on a node is often the first; a trial is not, as the trial before it has read the
-same files. The files are therefore dropped from the cache before each trial.
+A new container on a node is often the first to read its files. A trial is not, because the trial
+before it has read the same files. They are therefore dropped from the cache before each trial.
 """
 
 import os
@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def drop_cached(files: Iterable[Path]) -> None:
+def drop_from_page_cache(files: Iterable[Path]) -> None:
     """Drop the contents of `files` from the page cache, except pages that a process maps."""
     for path in files:
-        with suppress(OSError):  # removed, or not readable
+        with suppress(OSError):  # the file was removed, or is not readable
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)  # pages that are not yet written stay
@@ -23,7 +23,7 @@ def drop_cached(files: Iterable[Path]) -> None:
 
 
 def mapped_files(pid: int) -> frozenset[Path]:
-    """Return the files that process `pid` maps; none if it has ended."""
+    """Return the files that process `pid` maps; an empty set if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -35,9 +35,9 @@ def mapped_files(pid: int) -> frozenset[Path]:
 
 def mapped_file_bytes(pid: int) -> int:
     """Return the resident bytes of files that process `pid` maps; 0 if it has ended."""
-    total = 0
+    resident_bytes = 0
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(("RssFile:", "RssShmem:")):
-                total += int(line.split()[1]) << 10
-    return total
+                resident_bytes += int(line.split()[1]) << 10
+    return resident_bytes

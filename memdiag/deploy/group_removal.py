@@ -1,7 +1,7 @@
-"""Removal of control groups with their processes, also after memdiag itself was killed.
+"""Removal of control groups with their processes, even after memdiag itself was killed.
 
-As a program, it waits until the process that started it has ended, however that ended, and then
-removes the groups of that process. Standard library only: it is started by path.
+As a program, it waits until the process that started it has ended in any way, and then removes the
+groups of that process. It imports the standard library only, since it is started by its path.
 """
 
 import os
@@ -20,12 +20,12 @@ _REMOVAL_POLL_S = 0.02
 
 def processes_of(group: Path) -> list[int]:
     """Return the ids of the processes in `group` and in the groups below it."""
-    found: list[int] = []
+    pids: list[int] = []
     for folder, _, _ in os.walk(group):
-        with suppress(OSError):  # somebody else removed it
-            found += map(int, Path(folder, "cgroup.procs").read_text().split())
-    # Processes that cannot be named here have the number 0, which would mean this process's group.
-    return [pid for pid in found if pid > 0]
+        with suppress(OSError):  # another process removed the group
+            pids += map(int, Path(folder, "cgroup.procs").read_text().split())
+    # Processes of other namespaces have the number 0, which `kill` takes for this process's group.
+    return [pid for pid in pids if pid > 0]
 
 
 def remove_group(
@@ -34,11 +34,12 @@ def remove_group(
     max_s: float = MAX_REMOVAL_S,
     remove_folder: Callable[[str], None] = os.rmdir,
 ) -> bool:
-    """Kill the processes of `group`, remove it and the groups below it, and return whether it went.
+    """Kill the processes of `group`, remove it with the groups below it, and return whether it is
+    gone.
 
     Args:
-        group: its folder; nothing happens if it does not exist.
-        max_s: seconds to wait for killed processes, which the kernel removes from their group later
+        group: the folder of the group; nothing happens if it does not exist.
+        max_s: seconds to wait for killed processes: the kernel removes them from their group later
             than it reports their end.
         remove_folder: removes the folder of a group.
     """
@@ -80,7 +81,7 @@ def start_removal_at_end(parent: Path, prefix: str, *folders: Path) -> "subproce
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()  # returns when the other end of the pipe was closed
+    sys.stdin.buffer.read()  # returns when the other end of the pipe is closed
     remove_groups(Path(sys.argv[1]), sys.argv[2])
     for folder in sys.argv[3:]:
         shutil.rmtree(folder, ignore_errors=True)

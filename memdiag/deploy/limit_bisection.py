@@ -1,5 +1,5 @@
-"""The search for the smallest limits, on the outcomes of trials: bisection, then confirmation; and
-the limits that are suggested.
+"""The search for the smallest limits by trials: bisection, then confirmation; and the suggested
+limits.
 
 Whether a process is killed is random within a few per cent of a limit. A limit counts as working
 only if every trial at this limit and above succeeded, `LIMIT_CONFIRMATIONS` of them at the limit
@@ -15,15 +15,15 @@ from memdiag.records.limit import LimitPoint
 from memdiag.units import MIB
 
 LIMIT_CONFIRMATIONS = 3
-"""Trials in a row that must succeed at a limit."""
+"""Trials that must succeed at a limit."""
 
 LIMIT_PRECISION = 0.03
-"""Distance, as a share of the limit, at which a limit that fails and one that works are close."""
+"""Distance, as a share of the limit, at which a failing limit is close to a working one."""
 
 MIN_PRECISION_BYTES = 2 * MIB
 
 MAX_TRIALS = 30
-"""Trials under a limit, in all."""
+"""The most trials under a limit, in all."""
 
 LOWER, UPPER = 0.93, 1.1
 """Ratios of the next limit to the last, while no limit is known to fail, or none to work. They are
@@ -32,16 +32,16 @@ squared with each trial, as the first limit may be far off."""
 MAX_DOUBLINGS = 3
 
 MAX_RISE = 4.0
-"""Ratio of the largest limit that is tried to the peak without a limit."""
+"""Ratio of the largest tried limit to the peak without a limit."""
 
 MIN_REFAULT_BYTES = MIB
-"""Contents of files that are read again, in all runs, from which on they count."""
+"""Contents of files that were read again count only from this number of bytes on, in all runs."""
 
 LATENCY_SLOWDOWN = 1.05
-"""Largest latency that is not slow, relative to that without a limit."""
+"""Largest latency that is not slow, relative to the latency without a limit."""
 
 LOAD_SLOWDOWN = 2.0
-"""The same for loading, which reads files from a disk and varies more."""
+"""Largest time of loading that is not slow. Loading reads files from a disk and varies more."""
 
 MeasureLimit = Callable[[int], LimitPoint]
 """A trial under a limit in bytes."""
@@ -55,27 +55,27 @@ class UsualTimes(NamedTuple):
 
 
 def usual_times(points: Sequence[LimitPoint]) -> UsualTimes:
-    """Return the shortest times of the trials without a limit, and of those that no limit slowed.
+    """Return the shortest times of trials without a limit, and of trials that no limit slowed down.
 
-    Other work on the machine only adds time, and a limit under which nothing was read again adds
-    none. The shortest of all these is the best measure of the usual time.
+    Other work on the machine only adds time, and a limit under which nothing was read again adds no
+    time. So the shortest time is the best measure of the usual time.
     """
-    unaffected = [
+    unaffected_points = [
         point
         for point in points
         if point.is_completed and (point.limit_bytes is None or not _has_reread_more(point, points))
     ]
-    latencies = [point.latency_s for point in unaffected if point.latency_s is not None]
-    loads = [point.load_s for point in unaffected if point.load_s is not None]
+    latencies = [point.latency_s for point in unaffected_points if point.latency_s is not None]
+    loads = [point.load_s for point in unaffected_points if point.load_s is not None]
     return UsualTimes(min(latencies, default=None), min(loads, default=None))
 
 
 def with_slowness(points: Sequence[LimitPoint]) -> list[LimitPoint]:
     """Return `points` with `is_slow`, by the usual times.
 
-    Times vary on a busy machine. A trial counts as slow only if files were also read again, which
-    the kernel counts: that is what a limit does to a process before it kills it. Where no latency
-    is known, as of a server, the latter is enough.
+    Times vary on a busy machine. So a trial counts as slow only if files were also read again,
+    which the kernel counts: a limit has this effect before the process is killed. If no latency is
+    known, as for a server, files that were read again are enough.
     """
     usual = usual_times(points)
     return [
@@ -110,7 +110,7 @@ def _has_reread_more(point: LimitPoint, points: Sequence[LimitPoint]) -> bool:
 
 
 def _most_without_limit(points: Sequence[LimitPoint], name: str) -> int:
-    return max((getattr(p, name) for p in points if p.limit_bytes is None), default=0)
+    return max((getattr(point, name) for point in points if point.limit_bytes is None), default=0)
 
 
 def smallest_working(points: Sequence[LimitPoint], *, comfortable: bool = False) -> int | None:
@@ -120,10 +120,16 @@ def smallest_working(points: Sequence[LimitPoint], *, comfortable: bool = False)
         points: the trials.
         comfortable: count a slow trial as failed.
     """
-    limited = [point for point in points if point.limit_bytes is not None]
-    failed = [_trial_limit(point) for point in limited if not _is_working(point, comfortable)]
-    worked = [_trial_limit(point) for point in limited if _is_working(point, comfortable)]
-    return min((limit for limit in worked if limit > max(failed, default=0)), default=None)
+    limited_points = [point for point in points if point.limit_bytes is not None]
+    failed_limits = [
+        _trial_limit(point) for point in limited_points if not _is_working(point, comfortable)
+    ]
+    working_limits = [
+        _trial_limit(point) for point in limited_points if _is_working(point, comfortable)
+    ]
+    return min(
+        (limit for limit in working_limits if limit > max(failed_limits, default=0)), default=None
+    )
 
 
 def bisect_limits(
@@ -142,13 +148,14 @@ def bisect_limits(
     Args:
         measure: makes a trial.
         points: the trials so far: those without a limit.
-        guess: the limit that is tried first, such as the peak of memory that cannot be dropped.
-        peak: the peak without a limit: a larger limit should change nothing.
+        guess: the limit in bytes that is tried first, such as the peak of memory that cannot be
+            dropped.
+        peak: the peak without a limit in bytes: a larger limit should change nothing.
         precision: the distance at which the search ends, as a share of the limit.
     """
-    searching = _LimitBisection(measure, points, precision)
-    searching.find(first=guess, peak=peak, comfortable=False)
-    searching.find(first=peak, peak=peak, comfortable=True)
+    bisection = _LimitBisection(measure, points, precision)
+    bisection.find(first=guess, peak=peak, comfortable=False)
+    bisection.find(first=peak, peak=peak, comfortable=True)
 
 
 class _LimitBisection:
@@ -160,11 +167,11 @@ class _LimitBisection:
     ) -> None:
         self._measure = measure
         self._points = points
-        self._before = len(points)
+        self._unlimited_count = len(points)
         self._precision = precision
 
     def find(self, *, first: int, peak: int, comfortable: bool) -> None:
-        """Bisect, and confirm the result; a result that is not confirmed is searched for again."""
+        """Bisect, and confirm the result; the search goes on if the result is not confirmed."""
         limit = self._next_limit(first, comfortable)
         while limit is not None and self._trial_count < MAX_TRIALS and limit <= MAX_RISE * peak:
             self._points.append(self._measure(limit))
@@ -173,22 +180,40 @@ class _LimitBisection:
 
     @property
     def _trial_count(self) -> int:
-        return len(self._points) - self._before
+        return len(self._points) - self._unlimited_count
 
     def _next_limit(self, first: int, comfortable: bool) -> int | None:
         """Return the limit of the next trial; None once the result is confirmed."""
-        tried = [point for point in self._points if point.limit_bytes is not None]
-        failed = max((_trial_limit(p) for p in tried if not _is_working(p, comfortable)), default=0)
-        works = smallest_working(self._points, comfortable=comfortable)
-        if works is None:
-            rises = sum(_trial_limit(p) >= first and not _is_working(p, comfortable) for p in tried)
-            return rounded_up(round(failed * _growing_ratio(UPPER, rises))) if rises else first
-        if works - failed > max(MIN_PRECISION_BYTES, self._precision * works):
-            if not failed:
-                return rounded_up(round(works * _growing_ratio(LOWER, len(tried))) - MIB)
-            return rounded_up((works + failed) // 2)
-        successes = sum(_trial_limit(point) == works for point in tried)
-        return works if successes < LIMIT_CONFIRMATIONS else None
+        limited_points = [point for point in self._points if point.limit_bytes is not None]
+        largest_failed = max(
+            (
+                _trial_limit(point)
+                for point in limited_points
+                if not _is_working(point, comfortable)
+            ),
+            default=0,
+        )
+        working_limit = smallest_working(self._points, comfortable=comfortable)
+        if working_limit is None:
+            failed_rises = sum(
+                _trial_limit(point) >= first and not _is_working(point, comfortable)
+                for point in limited_points
+            )
+            return (
+                rounded_up(round(largest_failed * _growing_ratio(UPPER, failed_rises)))
+                if failed_rises
+                else first
+            )
+        if working_limit - largest_failed > max(
+            MIN_PRECISION_BYTES, self._precision * working_limit
+        ):
+            if not largest_failed:
+                return rounded_up(
+                    round(working_limit * _growing_ratio(LOWER, len(limited_points))) - MIB
+                )
+            return rounded_up((working_limit + largest_failed) // 2)
+        successes = sum(_trial_limit(point) == working_limit for point in limited_points)
+        return working_limit if successes < LIMIT_CONFIRMATIONS else None
 
 
 def rounded_up(size: int) -> int:
@@ -211,8 +236,8 @@ def _is_working(point: LimitPoint, comfortable: bool) -> bool:
 
 
 LIMIT_MARGIN = 0.2
-"""Share of the request by which the limit is larger: for other inputs than the measured ones, other
-machines, and what else runs in a container (probes, an agent, a shell)."""
+"""Share of the request by which the limit is larger: for inputs and machines that were not
+measured, and for other processes in the container (probes, an agent, a shell)."""
 
 
 class LimitSuggestion(NamedTuple):
@@ -226,7 +251,7 @@ def suggested_limits(needed_bytes: int, uncounted_bytes: int = 0) -> LimitSugges
     """Return the suggested request and limit.
 
     Args:
-        needed_bytes: the memory that is needed, without a slowdown.
+        needed_bytes: the memory with which nothing slows down.
         uncounted_bytes: pages that other processes had in memory, and that count in a container.
     """
     request = rounded_up(needed_bytes + uncounted_bytes)

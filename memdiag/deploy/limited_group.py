@@ -3,7 +3,7 @@
 Both versions are supported. Version 1 is the memory controller below ``/sys/fs/cgroup/memory``.
 In version 2 a group can limit memory only if the group above it passes the controller on
 (``cgroup.subtree_control``), which is not possible for a group that has processes itself. The new
-group is therefore created in the nearest group, from that of memdiag upward, where that works.
+group is therefore created in the nearest group where that works, from memdiag's own group upward.
 """
 
 import errno
@@ -45,7 +45,7 @@ class ParentGroup:
     """The control group in which groups with a limit are created.
 
     Attributes:
-        folder: its folder.
+        folder: the folder of this group.
         version: the version of control groups.
         make_folder, remove_folder: create and remove the folder of a group.
     """
@@ -57,20 +57,20 @@ class ParentGroup:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The smallest limit of this group and of the groups above it; None without one."""
+        """The smallest limit in bytes of this group and the groups above it; None without one."""
         groups = memory_groups_in((self.folder, *self.folder.parents))
         limits = (group.limit_bytes for group in groups)
         return min((limit for limit in limits if limit is not None), default=None)
 
 
 class GroupCounters(NamedTuple):
-    """What a control group has counted, in bytes; None where the kernel does not state it.
+    """What a control group has counted, in bytes; None for what the kernel does not state.
 
     Attributes:
         peak_bytes: the most memory at any time.
         anonymous_bytes: memory without a file.
         file_bytes: cached contents of files, mapped or not, and shared memory.
-        mapped_bytes: the part of these that processes map.
+        mapped_bytes: the part of `file_bytes` that processes map.
         kernel_bytes: memory of the kernel for the processes, such as page tables.
         refault_bytes: contents of files that were dropped for lack of memory and read again.
         oom_kills: the processes that were killed at the limit.
@@ -86,7 +86,7 @@ class GroupCounters(NamedTuple):
 
 
 class LimitedGroup:
-    """A new control group; a context manager that kills its processes and removes it.
+    """A new control group. As a context manager it kills its processes and removes the group.
 
     Args:
         parent: the group in which it is created.
@@ -94,10 +94,10 @@ class LimitedGroup:
         limit_bytes: the limit; None for no limit.
 
     Attributes:
-        folder: its folder.
+        folder: the folder of the group.
 
     Raises:
-        NoGroupError: it cannot be created.
+        NoGroupError: the group cannot be created.
     """
 
     def __init__(self, parent: ParentGroup, name: str, limit_bytes: int | None) -> None:
@@ -134,12 +134,12 @@ class LimitedGroup:
         if (self.folder / "memory.swap.max").exists():
             _write_setting(self.folder / "memory.swap.max", "0")
         if (self.folder / "memory.oom.group").exists():
-            # As Kubernetes does: a program without one of its processes is of no use.
+            # As Kubernetes does: a program that lost one of its processes is of no use.
             _write_setting(self.folder / "memory.oom.group", "1")
 
     @property
     def entering(self) -> tuple[str, ...]:
-        """The words before those of a command that runs in this group from its first byte on."""
+        """The words in front of a command that runs in this group from its first byte on."""
         return ("/bin/sh", "-c", _ENTER_SCRIPT, str(self.folder / "cgroup.procs"))
 
     def counters(self) -> GroupCounters:
@@ -170,13 +170,13 @@ class LimitedGroup:
 
 
 class GroupRemoval:
-    """Context manager that removes the groups of this process, also if this process is killed.
+    """Context manager that removes the groups of this process, even if this process is killed.
 
     Groups of memdiag processes that have ended are removed first.
 
     Args:
-        parent: the group in which they are created.
-        folders: temporary folders to remove as well if this process is killed.
+        parent: the group in which the groups are created.
+        folders: temporary folders to remove, too, if this process is killed.
     """
 
     def __init__(self, parent: ParentGroup, *folders: Path) -> None:
@@ -206,16 +206,16 @@ def parent_group(
 ) -> ParentGroup:
     """Return the nearest group in which a group with a memory limit can be created.
 
-    A group is created in it and a process moved into that group, to be certain.
+    To be certain, a group is created in it, and a process is moved into that group.
 
     Args:
         proc: the folder with the processes.
         control_groups: the folder with the control groups.
         make_folder: creates the folder of a group.
-        remove_folder: removes it.
+        remove_folder: removes the folder of a group.
 
     Raises:
-        NoGroupError: there is none; the message states why, and what to do.
+        NoGroupError: there is no such group; the message states why, and what to do.
     """
     refusals = []
     for folder in control_groups_of(
@@ -229,7 +229,7 @@ def parent_group(
         )
         try:
             with LimitedGroup(parent, "test", None) as group:
-                done = subprocess.run(
+                test_process = subprocess.run(
                     [*group.entering, "/bin/sh", "-c", ":"],
                     check=False,
                     stdin=subprocess.DEVNULL,
@@ -238,7 +238,7 @@ def parent_group(
         except NoGroupError as error:
             refusals.append(str(error))
             continue
-        if done.returncode == 0:
+        if test_process.returncode == 0:
             return parent
         refusals.append(f"{folder}: processes cannot be moved into a new control group.")
     if not refusals:

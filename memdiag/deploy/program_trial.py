@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from memdiag.deploy.file_cache import drop_cached, mapped_file_bytes, mapped_files
+from memdiag.deploy.file_cache import drop_from_page_cache, mapped_file_bytes, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
 from memdiag.errors import MeasurementError
 from memdiag.process_end import KILLED_AT_LIMIT, end_text
@@ -20,13 +20,13 @@ from memdiag.system.process_tree import descendants, process_info
 from memdiag.units import format_duration
 
 GROUP_PERIOD_S = 0.02
-"""Seconds between two looks at the group."""
+"""Seconds between two readings of the group."""
 
 MAX_FILES_PERIOD_S = 5.0
 """Maximum seconds between two lists of the files that the processes map."""
 
 MAX_END_S = 5.0
-"""Seconds for a program to end by itself after SIGTERM."""
+"""Seconds that a program has to end by itself after SIGTERM."""
 
 MAX_MESSAGE = 300
 
@@ -42,11 +42,11 @@ class ProgramTrials:
             its end.
         timeout_s: seconds after which a trial has failed.
         files: files that are dropped from the page cache before each trial.
-        counted: the memory at the moment of the last trial at which it was largest.
+        counted: the memory in the last trial at the moment when it was largest.
         uncounted_bytes: mapped pages of files that its group did not count, because other processes
             had them in memory.
         escaped: a process of the program that moved to another control group; None if none did.
-        rss_bytes: the most memory that its group had in the last trial, at any look.
+        rss_bytes: the most memory that its group had in the last trial, at any reading.
         number: the number of trials until now.
     """
 
@@ -69,7 +69,7 @@ class ProgramTrials:
             NoGroupError, GroupRemovedError: the control group cannot be created, or was removed.
             MeasurementError: the program cannot be started.
         """
-        drop_cached(self.files)
+        drop_from_page_cache(self.files)
         self.number += 1
         self.counted, self.rss_bytes, self._entered = None, 0, False
         name = str(self.number)
@@ -91,12 +91,12 @@ class ProgramTrials:
                 raise MeasurementError(f"/bin/sh: cannot be started ({error.strerror}).") from error
             try:
                 outcome, message = self._wait_for_end(process, group, started)
-                seconds = time.perf_counter() - started
-                end = group.counters()
+                elapsed_s = time.perf_counter() - started
+                end_counters = group.counters()
                 if outcome == "completed" and process.returncode is None:
                     _end_program(process)
             finally:
-                # The group kills what is in it; this process may have left it, or be its last.
+                # The group kills its processes, but the program's process may have left the group.
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -106,9 +106,9 @@ class ProgramTrials:
         return LimitPoint(
             limit_bytes=limit_bytes,
             outcome=outcome,
-            latency_s=round(seconds, 6) if is_completed and self.duration_s is None else None,
-            peak_bytes=end.peak_bytes,
-            refault_bytes=end.refault_bytes,
+            latency_s=round(elapsed_s, 6) if is_completed and self.duration_s is None else None,
+            peak_bytes=end_counters.peak_bytes,
+            refault_bytes=end_counters.refault_bytes,
             message=message,
         )
 
@@ -116,62 +116,66 @@ class ProgramTrials:
         self, process: "subprocess.Popen[bytes]", group: LimitedGroup, started: float
     ) -> tuple[TrialOutcome, str]:
         """Wait until the program has ended or has done enough, and return how it ended."""
-        listed_s = 0.0
+        next_listing_s = 0.0
         while True:
-            code = process.poll()
+            exit_code = process.poll()
             counters = group.counters()
-            seconds = time.perf_counter() - started
+            elapsed_s = time.perf_counter() - started
             if counters.oom_kills:
-                return "killed", f"{KILLED_AT_LIMIT} after {format_duration(seconds)}"
-            if code is not None:
-                return ("failed", "") if code else ("completed", "")
+                return "killed", f"{KILLED_AT_LIMIT} after {format_duration(elapsed_s)}"
+            if exit_code is not None:
+                return ("failed", "") if exit_code else ("completed", "")
             self._keep_largest_counters(counters, group)
-            if seconds >= listed_s:
+            if elapsed_s >= next_listing_s:
                 # Programs may be short, and map their files at the start.
-                listed_s = seconds + min(seconds, MAX_FILES_PERIOD_S)
+                next_listing_s = elapsed_s + min(elapsed_s, MAX_FILES_PERIOD_S)
                 self._list_files(group)
-                self._find_escaped(process.pid, group)
-            if self.duration_s is not None and seconds >= self.duration_s:
+                self._find_escaped_process(process.pid, group)
+            if self.duration_s is not None and elapsed_s >= self.duration_s:
                 return "completed", ""
-            if seconds >= self.timeout_s:
-                return "timeout", f"stopped after {format_duration(seconds)}"
+            if elapsed_s >= self.timeout_s:
+                return "timeout", f"stopped after {format_duration(elapsed_s)}"
             time.sleep(GROUP_PERIOD_S)
 
     def _keep_largest_counters(self, counters: GroupCounters, group: LimitedGroup) -> None:
         """Keep the counters of the moment with the most memory."""
-        size = counters.anonymous_bytes + counters.file_bytes
-        self.rss_bytes = max(self.rss_bytes, size + (counters.kernel_bytes or 0))
-        last = self.counted
-        if last is not None and size < last.anonymous_bytes + last.file_bytes:
+        counted_bytes = counters.anonymous_bytes + counters.file_bytes
+        self.rss_bytes = max(self.rss_bytes, counted_bytes + (counters.kernel_bytes or 0))
+        largest = self.counted
+        if largest is not None and counted_bytes < largest.anonymous_bytes + largest.file_bytes:
             return
         self.counted = CountedMemory(
             anonymous_bytes=counters.anonymous_bytes,
             file_bytes=counters.file_bytes,
             kernel_bytes=counters.kernel_bytes,
         )
-        mapped = max(map(mapped_file_bytes, group.processes()), default=0)
-        self.uncounted_bytes = max(0, mapped - counters.mapped_bytes)
+        mapped_bytes = max(map(mapped_file_bytes, group.processes()), default=0)
+        self.uncounted_bytes = max(0, mapped_bytes - counters.mapped_bytes)
 
     def _list_files(self, group: LimitedGroup) -> None:
         for pid in group.processes():
             self.files |= mapped_files(pid)
 
-    def _find_escaped(self, pid: int, group: LimitedGroup) -> None:
-        """Find a process below process `pid`, once that has entered the group, that left it."""
+    def _find_escaped_process(self, pid: int, group: LimitedGroup) -> None:
+        """Find a process below process `pid` that has left the group, once `pid` has entered it."""
         self._entered = self._entered or pid in group.processes()
         if not self._entered or self.escaped is not None:
             return
-        outside = {*descendants(pid)} - {*group.processes()}
+        outside_pids = {*descendants(pid)} - {*group.processes()}
         # A process that has just ended is in no group.
-        running = (each for each in outside if process_info(each) is not None)
-        self.escaped = next((each for each in running if each not in group.processes()), None)
+        running_pids = (
+            other_pid for other_pid in outside_pids if process_info(other_pid) is not None
+        )
+        self.escaped = next(
+            (other_pid for other_pid in running_pids if other_pid not in group.processes()), None
+        )
 
-    def _failure_message(self, code: int, errors: IO[bytes]) -> str:
+    def _failure_message(self, exit_code: int, errors: IO[bytes]) -> str:
         """Return why the program failed: how it ended, and the last line of its errors."""
         errors.seek(0)
         lines = errors.read().decode(errors="replace").split("\n")
-        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"{end_text(code)}{f': {words}' if words else ''}"[:MAX_MESSAGE]
+        error_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"{end_text(exit_code)}{f': {error_line}' if error_line else ''}"[:MAX_MESSAGE]
 
 
 def _end_program(process: "subprocess.Popen[bytes]") -> None:

@@ -23,8 +23,8 @@ def findings_with_rewrites(
 ) -> tuple[Finding, ...]:
     """Return `findings`, each with the rewrites that can be applied to the open model.
 
-    No weight is read. Not checked are findings that a measurement refuted, findings beyond
-    `MAX_CHECKED_FINDINGS`, and all findings in a model of more than `MAX_CHECKED_NODES` nodes.
+    No weight is read. Findings that a measurement refuted, findings beyond `MAX_CHECKED_FINDINGS`,
+    and all findings in a model of more than `MAX_CHECKED_NODES` nodes are not checked.
     """
     if model_file.is_ort_format:
         return tuple(
@@ -46,21 +46,23 @@ def findings_with_rewrites(
 
 
 def _finding_with_rewrites(editor: ModelEditor, finding: Finding) -> Finding:
-    possible, refusal = [], ""
+    applicable, refusal = [], ""
     for rewriter in rewriters_among(finding.remedies):
         try:
             reason = rewriter.check(editor, finding) if rewriter.rewrite.safe else UNSAFE_PROBLEM
         except Exception:  # a defect of one rewrite must not lose a profile
             return finding
         if reason is None:
-            possible.append(rewriter.rewrite.name)
+            applicable.append(rewriter.rewrite.name)
         else:
             refusal = refusal or f"{rewriter.rewrite.name}: {reason}"
-    return _finding_with_remedies(finding, tuple(possible), "" if possible else refusal)
+    return _finding_with_remedies(finding, tuple(applicable), "" if applicable else refusal)
 
 
-def _finding_with_remedies(finding: Finding, possible: tuple[str, ...], refusal: str) -> Finding:
-    rewrites = {each.rewrite.name for each in rewriters()}
-    left = [name for name in finding.remedies if name in possible or name not in rewrites]
-    remedies = tuple(dict.fromkeys([*left, *possible]))
-    return msgspec.structs.replace(finding, remedies=remedies, rewrites=possible, refusal=refusal)
+def _finding_with_remedies(finding: Finding, applicable: tuple[str, ...], refusal: str) -> Finding:
+    rewrites = {rewriter.rewrite.name for rewriter in rewriters()}
+    kept_remedies = [
+        name for name in finding.remedies if name in applicable or name not in rewrites
+    ]
+    remedies = tuple(dict.fromkeys([*kept_remedies, *applicable]))
+    return msgspec.structs.replace(finding, remedies=remedies, rewrites=applicable, refusal=refusal)

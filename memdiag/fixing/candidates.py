@@ -71,10 +71,10 @@ def preferred_candidate(
 ) -> tuple[Candidate, str]:
     """Return the better of two candidates, and the reason.
 
-    The first of these that differs decides:
+    The first of these criteria in which the candidates differ decides:
 
-    1. memory, if one certainly takes less, by more than `least_share` of the peak;
-    2. time, if one certainly takes less;
+    1. memory, if one candidate certainly takes less, by more than `least_share` of the peak;
+    2. time, if one candidate certainly takes less;
     3. the number of files of the original that the model needs;
     4. the number of all files that it needs;
     5. whether the arithmetic is that of the original.
@@ -97,9 +97,9 @@ def preferred_candidate(
             "is as good, and changes no bit",
         ),
     )
-    for is_better, why in criteria:
+    for is_better, reason in criteria:
         if is_better is not None:
-            return (first if is_better else second), why
+            return (first if is_better else second), reason
     return first, "is as good, as far as it is certain"
 
 

@@ -32,7 +32,7 @@ class Change(NamedTuple):
     @property
     def weights(self) -> tuple[str, ...]:
         """The names of the weights concerned, each once."""
-        return tuple(dict.fromkeys(name for each in self.findings for name in each.weights))
+        return tuple(dict.fromkeys(name for finding in self.findings for name in finding.weights))
 
     @property
     def is_exact(self) -> bool:
@@ -41,22 +41,26 @@ class Change(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """What it is expected to save of peak plus steady memory, as the findings say."""
+        """The bytes of peak plus steady memory that the findings expect it to save."""
         return sum(finding.bytes + finding.peak_bytes for finding in self.findings)
 
 
 def changes_by_rule(findings: Sequence[Finding]) -> Iterator[tuple[Change, ...]]:
-    """Yield the changes for each rule in the order of `findings`, the rule's preferred ones first.
+    """Yield the changes for each rule in the order of `findings`, preferred changes first.
 
     A change is for the findings that name its rewrite. Rules without rewrites are left out.
     """
     for rule in dict.fromkeys(finding.name for finding in findings):
-        of_rule = tuple(finding for finding in findings if finding.name == rule)
-        remedies = dict.fromkeys(name for cause in of_rule for name in cause.remedies)
+        rule_findings = tuple(finding for finding in findings if finding.name == rule)
+        remedies = dict.fromkeys(name for finding in rule_findings for name in finding.remedies)
         changes = tuple(
             Change(
                 rewriter,
-                tuple(cause for cause in of_rule if rewriter.rewrite.name in cause.remedies),
+                tuple(
+                    finding
+                    for finding in rule_findings
+                    if rewriter.rewrite.name in finding.remedies
+                ),
             )
             for rewriter in rewriters_among(remedies)
         )

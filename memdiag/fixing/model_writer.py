@@ -47,7 +47,7 @@ class BuiltModel:
     Attributes:
         path: the model file.
         written: all files that were written for it.
-        kept: files of the original that it needs as well, relative to the target.
+        kept: files of the original that it also needs, relative to the target.
         kept_bytes: bytes of its weights in these files.
         disk_bytes: size of all files that it needs.
         digest: hash of the written files.
@@ -80,10 +80,10 @@ class SavedModel(NamedTuple):
 class ModelWriter:
     """Writes changed versions of the model `file`, and publishes one at `target`.
 
-    Only this class writes to the target, and only if no other process has done so: a report
-    of this process would describe the model of the other one. A model that an optimizer wrote
-    elsewhere is copied there. A model that may become the result can be staged, which leaves the
-    target as it is.
+    Only this class writes to the target, and only if no other process has done so: otherwise a
+    report of this process might describe the model of the other one. A model that an optimizer
+    wrote elsewhere is copied to the target. A model that may become the result can be staged, which
+    leaves the target as it is.
 
     A symbolic link at `target` is kept: the model and its external data are written to the folder
     that it points to.
@@ -109,20 +109,22 @@ class ModelWriter:
             self._folder = self._folder.parent
         if target.resolve() in model_file.files:
             raise UsageError(f"{target}: this is the original's own file. Choose another output.")
-        data = target.with_name(f"{target.name}.data")
-        if data.resolve() in model_file.files:
+        data_path = target.with_name(f"{target.name}.data")
+        if data_path.resolve() in model_file.files:
             raise UsageError(
-                f"{data}: this file contains the original's weights. Choose another output."
+                f"{data_path}: this file contains the original's weights. Choose another output."
             )
-        resolve_output(data)
-        for path in (model_file.path.resolve(), data.absolute()):
+        resolve_output(data_path)
+        for path in (model_file.path.resolve(), data_path.absolute()):
             if not _is_utf8_path(str(path)):
                 raise UsageError(
                     f"{path}: its path is not UTF-8, so no model can refer to it. Rename it."
                 )
-        if data.is_symlink():
-            raise ReportError(f"{data}: cannot be written (it is a link). Choose another output.")
-        self._earlier = FileStates(target, (target, data))
+        if data_path.is_symlink():
+            raise ReportError(
+                f"{data_path}: cannot be written (it is a link). Choose another output."
+            )
+        self._earlier = FileStates(target, (target, data_path))
 
     @property
     def target(self) -> Path:
@@ -180,10 +182,12 @@ class ModelWriter:
             ReportError: it cannot be moved.
         """
         self.discard_staged()
-        hidden = self._hidden_path()
+        hidden_path = self._hidden_path()
         is_alone = built.path.parent == self._folder
         staged = [
-            hidden.with_name(f"{hidden.name}.onnx") if is_alone else hidden / path.name
+            hidden_path.with_name(f"{hidden_path.name}.onnx")
+            if is_alone
+            else hidden_path / path.name
             for path in built.written
         ]
         self._staged = tuple(staged)
@@ -199,7 +203,7 @@ class ModelWriter:
         """
         self._original.check()
         self._move_files(self._staged, self.staged_targets)
-        self.discard_staged()  # the folder that is left
+        self.discard_staged()  # removes the empty folder
 
     @property
     def staged_targets(self) -> tuple[Path, ...]:
@@ -209,7 +213,7 @@ class ModelWriter:
     def discard_staged(self) -> None:
         """Remove the staged model, if there is one."""
         for path in self._staged:
-            with suppress(OSError):  # what is left is removed by the next process
+            with suppress(OSError):  # the next process removes what is left
                 path.unlink(missing_ok=True)
             if path.parent != self._folder:
                 shutil.rmtree(path.parent, ignore_errors=True)
@@ -221,28 +225,29 @@ class ModelWriter:
         Raises:
             ReportError, ModelError: as in `publish_staged`.
         """
-        hidden = self._hidden_path()
+        hidden_path = self._hidden_path()
         self._original.check()
         try:
-            hidden.mkdir()
+            hidden_path.mkdir()
             copies = [
-                Path(shutil.copyfile(file, hidden / file.name))
+                Path(shutil.copyfile(file, hidden_path / file.name))
                 for file in _model_and_data_files(model)
             ]
             self._move_files(copies, self.copy_targets(model))
         except OSError as error:
             raise self._unwritable_target_error(error) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            shutil.rmtree(hidden_path, ignore_errors=True)
 
     def copy_targets(self, model: Path) -> tuple[Path, ...]:
         """Return the files that `publish_copy` writes for `model`, the model first."""
-        return tuple(self._target.with_name(each.name) for each in _model_and_data_files(model))
+        return tuple(self._target.with_name(file.name) for file in _model_and_data_files(model))
 
     def _move_files(self, files: Sequence[Path], targets: Sequence[Path]) -> None:
-        """Rename `files` to `targets`, the model last: when all that it refers to is there.
+        """Rename `files` to `targets`, the model last, when the files that it refers to exist.
 
-        Ctrl-C comes before or after: an earlier model would have the weights of this one.
+        Ctrl-C takes effect before or after all renames: in between, an earlier model would have
+        the weights of this one.
         """
         try:
             mode = stat.S_IMODE(self.file.path.stat().st_mode) | stat.S_IRUSR | stat.S_IWUSR
@@ -255,7 +260,7 @@ class ModelWriter:
                     )
                 for path, target in reversed(list(zip(files, targets, strict=True))):
                     with suppress(OSError):  # some file systems have no modes
-                        path.chmod(mode)  # a model that others cannot read stays one
+                        path.chmod(mode)  # a model that others cannot read stays unreadable
                     os.replace(path, target)
                 self.has_published = targets[0] == self._target
         except OSError as error:
@@ -270,10 +275,10 @@ class ModelWriter:
     def without_hidden_names(self, text: str) -> str:
         """Return `text` in one line, without the hidden names of models."""
         folder, name = re.escape(f"{self._folder}{os.sep}"), re.escape(self._target.name)
-        hidden = (
+        hidden_path_pattern = (
             rf"{folder}\.{re.escape(own_prefix())}[0-9a-f]+({re.escape(os.sep)}{name}|\.onnx)(: )?"
         )
-        return " ".join(re.sub(hidden, "", text).split())
+        return " ".join(re.sub(hidden_path_pattern, "", text).split())
 
     def _write_model(
         self, editor: ModelEditor, path: Path, storage: TargetStorage
@@ -284,19 +289,21 @@ class ModelWriter:
             raise ReportError(str(error).replace(str(path), str(self._target))) from error
 
     def _built_model(self, path: Path, written: tuple[Path, ...]) -> BuiltModel:
-        own = {path.resolve() for path in written}
+        written_files = {path.resolve() for path in written}
         folder = path.parent.resolve()
         with open_model(path) as model_file:
-            kept = [path for path in model_file.files if path not in own]
+            kept_files = [path for path in model_file.files if path not in written_files]
             ranges = {
                 (weight.file, weight.offset, weight.nbytes)
                 for weight in model_file.weights
-                if weight.file is not None and (folder / weight.file).resolve() in kept
+                if weight.file is not None and (folder / weight.file).resolve() in kept_files
             }
             return BuiltModel(
                 path=path,
                 written=written,
-                kept=tuple(self._target.parent / os.path.relpath(path, folder) for path in kept),
+                kept=tuple(
+                    self._target.parent / os.path.relpath(path, folder) for path in kept_files
+                ),
                 kept_bytes=sum(nbytes for _, _, nbytes in ranges),
                 disk_bytes=sum(path.stat().st_size for path in model_file.files),
                 digest=_written_files_digest(written),
@@ -309,11 +316,11 @@ class ModelWriter:
 
         Embedded weights that are too large for one file become external.
         """
-        large = referenced_weight_bytes(editor) > MAX_EMBEDDED_BYTES
-        if editor.storage is None and not self.file.external_bytes and not large:
+        is_large = referenced_weight_bytes(editor) > MAX_EMBEDDED_BYTES
+        if editor.storage is None and not self.file.external_bytes and not is_large:
             return "embedded"
-        stays = editor.storage != "external" and can_refer_to_original(editor, self._target)
-        return "in_place" if stays and self._is_original_referable() else "external"
+        may_stay = editor.storage != "external" and can_refer_to_original(editor, self._target)
+        return "in_place" if may_stay and self._is_original_referable() else "external"
 
     def _is_original_referable(self) -> bool:
         """Return whether a valid model can refer to weights in the original's own file.

@@ -37,12 +37,12 @@ pairs of runs don't show which one is slower."""
 class RewriteSearch:
     """Finds the best change of each rule, the costliest rule first.
 
-    What keeps the kernels is tried together, in one model (`_try_together`): first, unless time is
-    limited and another rule's change is expected to save more. After that a
-    change is tried on top of the accepted changes, and has to save something compared with the
-    model that has them. Latency is compared with the original, with few pairs of runs: the search
-    for options goes on with the result and verifies it again. At `end`, or at Ctrl-C, the search
-    ends with the best result so far.
+    Changes that keep the kernels are tried together, in one model (`_try_together`): first, unless
+    time is limited and another rule's change is expected to save more. After that each change is
+    tried on top of the accepted changes, and has to save something compared with the model that has
+    them. Latency is compared with the original, with few pairs of runs: the search for options
+    continues with the result and verifies it again. At `end`, or at Ctrl-C, the search ends with
+    the best result so far.
 
     Attributes:
         state: accepted changes and outcomes.
@@ -69,7 +69,7 @@ class RewriteSearch:
     _write_error: ReportError | None = field(init=False, default=None)
 
     def run(self, rules: ChangesByRule) -> RewrittenModel | None:
-        """Try all changes; return the staged result, None where nothing is worth changing."""
+        """Try all changes; return the staged result, or None if nothing is worth changing."""
         self._try_all_changes(rules)
         result = None
         try:
@@ -87,17 +87,20 @@ class RewriteSearch:
         return result
 
     def _try_all_changes(self, rules: ChangesByRule) -> None:
-        """Try what keeps the kernels together, then each rule's changes, and accept the best."""
+        """Try the changes that keep the kernels together, then each rule's; accept the best."""
         trial_s = self.evaluator.memory_s(1) + self.evaluator.comparison_s(QUICK_PAIRS)
         self._step_estimate = StepEstimate(first_s=trial_s, end=self.end)
         self._remaining = sum(map(len, rules))
-        others = [*rules]
+        remaining_rules = [*rules]
         try:
-            if self.end < inf and (first := _most_promising_changes(others)) is not None:
-                others.remove(first)
-                self._try_rule(first)
-            self._try_together(others)
-            for changes in others:
+            if (
+                self.end < inf
+                and (most_promising := _most_promising_changes(remaining_rules)) is not None
+            ):
+                remaining_rules.remove(most_promising)
+                self._try_rule(most_promising)
+            self._try_together(remaining_rules)
+            for changes in remaining_rules:
                 self._try_rule(changes)
         except TimeLimitReached:
             self.state.ended_by = "time_limit"
@@ -112,15 +115,15 @@ class RewriteSearch:
     def _try_together(self, rules: ChangesByRule) -> None:
         """Accept all changes at once that keep the kernels and have no alternative.
 
-        One measurement and one comparison then verify what would take one for each change. If they
+        One measurement and one comparison then verify all of them, instead of one for each. If they
         are not worth it together, nothing is recorded, and each is tried alone.
         """
-        wanted = _kernel_keeping_changes(rules)
+        changes = _kernel_keeping_changes(rules)
         accepted: list[Change] = []
         editor = None
-        if len(wanted) > 1:
+        if len(changes) > 1:
             self._check_time()
-        for change in wanted:
+        for change in changes:
             candidate = self.state.possible(change, on_top_of=accepted)
             if candidate is not None:
                 change, editor = candidate
@@ -168,7 +171,7 @@ class RewriteSearch:
         return None
 
     def _check_time(self) -> None:
-        """Begin nothing that the time left is too short for: building a model is not interrupted.
+        """Check that the time left suffices for a trial: building a model cannot be interrupted.
 
         Raises:
             TimeLimitReached: it is too short.
@@ -188,7 +191,7 @@ class RewriteSearch:
             yield built
 
     def _evaluate_changes(self, changes: tuple[Change, ...], built: BuiltModel) -> Candidate | str:
-        """Return the model with `changes` as a candidate, or why it is not kept.
+        """Return the model with `changes` as a candidate, or the reason why it is not kept.
 
         The cheapest checks come first; memory is measured once.
         """
@@ -207,23 +210,27 @@ class RewriteSearch:
         try:
             evaluation = self._quick_evaluation(job, self.state.bound(all_changes), is_saving)
         except TimeLimitReached:
-            why = f"the time limit ended its comparison ({memory_change(before, after)})"
+            reason = f"the time limit ended its comparison ({memory_change(before, after)})"
             for change in changes if len(changes) == 1 else ():
-                self.state.record(change, "untried", why)
+                self.state.record(change, "untried", reason)
             raise
         if evaluation.problem is not None:
             return f"{evaluation.problem}; {memory_change(before, after)}"
         if not is_worth_it(before, after, evaluation.comparisons, self._accepted_comparisons()):
             return _nothing_saved_reason(before, after)
-        slower = self._clear_slowness_text(evaluation)
-        if slower and all(change.is_exact for change in all_changes):
+        slowness = self._clear_slowness_text(evaluation)
+        if slowness and all(change.is_exact for change in all_changes):
             # The kernels are those of the original: only another session can confirm that.
             self.evaluator.renew_original()
-            again = self._quick_evaluation(job, self.state.bound(all_changes), is_saving)
-            if again.problem is None and not self._clear_slowness_text(again):
-                evaluation, slower = again, None
-        if slower:
-            return slower
+            second_evaluation = self._quick_evaluation(
+                job, self.state.bound(all_changes), is_saving
+            )
+            if second_evaluation.problem is None and not self._clear_slowness_text(
+                second_evaluation
+            ):
+                evaluation, slowness = second_evaluation, None
+        if slowness:
+            return slowness
         return Candidate(
             changes=changes,
             before=before,
@@ -247,23 +254,23 @@ class RewriteSearch:
     def _clear_slowness_text(self, evaluation: ModelEvaluation) -> str | None:
         return slowness_text(evaluation.comparisons, CLEARLY_ABOVE * self.max_slowdown)
 
-    def _rank_candidate(self, found: Candidate) -> None:
+    def _rank_candidate(self, candidate: Candidate) -> None:
         """Insert a candidate into the current rule's, in the order of preference."""
         ranked = self._ranked
         position = len(ranked)
-        while position and _better_candidate(ranked[position - 1], found)[0] is not found:
+        while position and _better_candidate(ranked[position - 1], candidate)[0] is not candidate:
             position -= 1
-        ranked.insert(position, found)
+        ranked.insert(position, candidate)
         self._record_beaten(ranked)
 
     def _record_beaten(self, ranked: Sequence[Candidate]) -> None:
         """Record for each candidate except the last, the best one, why the best is preferred."""
         best = ranked[-1]
         for candidate in ranked[:-1]:
-            better, why = _better_candidate(best, candidate)
-            if better is not best:  # the best beat another one that beat it
-                why = "is kept instead"
-            reason = f"{best.name} {why} ({memory_beside(best.after, candidate.after)})"
+            better, preference = _better_candidate(best, candidate)
+            if better is not best:  # the best lost to a candidate that it had already beaten
+                preference = "is kept instead"
+            reason = f"{best.name} {preference} ({memory_beside(best.after, candidate.after)})"
             for change in candidate.changes:
                 self.state.record(change, "rejected", reason)
 
@@ -322,13 +329,13 @@ def _kernel_keeping_changes(rules: ChangesByRule) -> list[Change]:
 
 
 def _most_promising_changes(rules: ChangesByRule) -> tuple[Change, ...] | None:
-    """Return the rule whose change is expected to save more than what keeps the kernels together.
+    """Return the rule whose change is expected to save more than all changes that keep the kernels.
 
     None if there is none.
     """
     together_bytes = sum(change.saved_bytes for change in _kernel_keeping_changes(rules))
-    first = max(rules, key=lambda changes: changes[0].saved_bytes, default=None)
-    return first if first and first[0].saved_bytes > together_bytes else None
+    best_rule = max(rules, key=lambda changes: changes[0].saved_bytes, default=None)
+    return best_rule if best_rule and best_rule[0].saved_bytes > together_bytes else None
 
 
 def _better_candidate(first: Candidate, second: Candidate) -> tuple[Candidate, str]:

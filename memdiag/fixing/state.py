@@ -56,21 +56,21 @@ class FixState:
 
     def is_accepted(self, change: Change) -> bool:
         """Return whether `change` was accepted for all of its findings."""
-        weights = {
+        accepted_weights = {
             weight
             for accepted in self.accepted
             if (accepted.name, accepted.rule) == (change.name, change.rule)
             for weight in accepted.weights
         }
-        return bool(weights) and weights >= {*change.weights}
+        return bool(accepted_weights) and accepted_weights >= {*change.weights}
 
     def possible(
         self, change: Change, *, on_top_of: Sequence[Change] = ()
     ) -> tuple[Change, ModelEditor] | None:
         """Return `change` for the findings that it can be applied to, and the changed model.
 
-        The model has the accepted changes and those of `on_top_of`, too. For the other findings the
-        reason is recorded. None where it can be applied to none.
+        The model also has the accepted changes and the changes `on_top_of`. For the other findings
+        the reason is recorded. None if it can be applied to no finding.
         """
         rewriter, findings = change
         if not rewriter.rewrite.safe and self.max_difference is None:
@@ -81,28 +81,28 @@ class FixState:
         except ModelError as error:
             self.record(change, "refused", f"the graph cannot be rewritten ({error})")
             return None
-        refused: dict[str, list[Finding]] = defaultdict(list)
-        possible: list[Finding] = []
+        refused_by_reason: dict[str, list[Finding]] = defaultdict(list)
+        applicable: list[Finding] = []
         try:
             for finding in findings:
                 reason = rewriter.check(editor, finding)
                 if reason is None:
-                    possible.append(finding)
+                    applicable.append(finding)
                 else:
-                    refused[reason].append(finding)
+                    refused_by_reason[reason].append(finding)
             # A list, because `any` of a generator would stop at the first that changes something.
-            if possible and not any([rewriter.apply(editor, finding) for finding in possible]):
-                refused["it changes nothing"] += possible
-                possible = []
+            if applicable and not any([rewriter.apply(editor, finding) for finding in applicable]):
+                refused_by_reason["it changes nothing"] += applicable
+                applicable = []
         except MemdiagError:
             raise
         except Exception as error:  # a defect of one rewrite must not lose the others
             reason = f"the rewrite has a defect ({defect_reason(error)}). Please report it"
             self.record(change, "refused", reason)
             return None
-        for reason, refused_findings in refused.items():
+        for reason, refused_findings in refused_by_reason.items():
             self.record(Change(rewriter, tuple(refused_findings)), "refused", reason)
-        return (Change(rewriter, tuple(possible)), editor) if possible else None
+        return (Change(rewriter, tuple(applicable)), editor) if applicable else None
 
     def record(self, change: Change, status: RemedyStatus, reason: str) -> None:
         """Record the outcome of a change; it replaces an earlier outcome of the same change."""
@@ -116,7 +116,11 @@ class FixState:
 
     def record_needless(self, rewrite: Rewrite) -> None:
         """Record a rewrite that was asked for although no finding calls for it."""
-        rules = [each.rule.name for each in model_detectors() if rewrite.name in each.rule.remedies]
+        rules = [
+            detector.rule.name
+            for detector in model_detectors()
+            if rewrite.name in detector.rule.remedies
+        ]
         self._outcomes[rewrite.name, rules[0], ()] = Remedy(
             name=rewrite.name,
             rule=rules[0],
@@ -126,21 +130,23 @@ class FixState:
         )
 
     def record_untried(self, rules: ChangesByRule, why: str) -> None:
-        """Record each change as untried, for the reason `why`, for findings without an outcome."""
+        """Record each change as untried, for its findings without an outcome, with reason `why`."""
         for change in (change for changes in rules for change in changes):
-            of_change = [
+            change_outcomes = [
                 outcome
                 for outcome in self.outcomes
                 if (outcome.name, outcome.rule) == (change.name, change.rule)
             ]
-            decided = {weight for outcome in of_change for weight in outcome.weights}
-            left = [finding for finding in change.findings if not decided >= {*finding.weights}]
-            if left or not of_change:
-                findings = tuple(left) or change.findings
+            decided_weights = {weight for outcome in change_outcomes for weight in outcome.weights}
+            undecided = [
+                finding for finding in change.findings if not decided_weights >= {*finding.weights}
+            ]
+            if undecided or not change_outcomes:
+                findings = tuple(undecided) or change.findings
                 self.record(Change(change.rewriter, findings), "untried", why)
 
     def bound(self, changes: Sequence[Change]) -> Bound:
-        """Return how far the outputs of the original with `changes` may be from its own."""
+        """Return how much outputs may differ from the original's with `changes`."""
         if self.max_difference is not None:
             return Bound.given(self.max_difference)
         is_exact = all(change.is_exact for change in changes)
@@ -158,7 +164,7 @@ class FixState:
         return f"onnx.checker rejects it ({validity.error})" if validity.is_new else None
 
     def explain_invalidity(self) -> None:
-        """Add a note if the model that was checked last does not pass, like the original."""
+        """Add a note if `onnx.checker` rejects the last checked model, as it does the original."""
         if self.is_valid is False:
             self.notes.append(
                 "onnx.checker rejects the rewritten model for the same reason as the original"

@@ -21,7 +21,7 @@ MIN_BLOCKS_SHARE = 0.01
 """Share of all growth below which a size of blocks is left out."""
 
 MIN_CONTENT_SHARE = 0.5
-"""Share of the readings at which a content must be recognised to be kept by the program."""
+"""The program keeps a content if it is recognised at this share of the readings or more."""
 
 _MAX_COMPARED = 4096  # blocks of a size whose content is compared
 _MAX_CONTENT_OFFSET = 160  # from the start of a block to its content: headers and alignment
@@ -37,8 +37,8 @@ class KnownContent(NamedTuple):
     Attributes:
         description: such as "input 'x'".
         prefix: its first bytes.
-        nbytes: the size of all of it, which a block that contains it has as well; 0 if it is not
-            known.
+        nbytes: the size of the whole content in bytes; 0 if it is not known. A block that contains
+            it has about the same size.
     """
 
     description: str
@@ -46,13 +46,13 @@ class KnownContent(NamedTuple):
     nbytes: int = 0
 
     def fits(self, block_bytes: int) -> bool:
-        """Return whether a block of that size may contain it."""
+        """Return whether a block of `block_bytes` may have this content."""
         max_bytes = self.nbytes * _MAX_RATIO + _MAX_CONTENT_OFFSET
         return not self.nbytes or self.nbytes <= block_bytes <= max_bytes
 
 
 def known_weights(model_file: ModelFile) -> list[KnownContent]:
-    """Return the contents of the weights of an open model whose bytes are in a file as they are."""
+    """Return the contents of the weights of an open model whose raw bytes are in a file."""
     return [
         KnownContent(
             f"weight {qualified_name(weight)!r}",
@@ -67,10 +67,10 @@ def known_weights(model_file: ModelFile) -> list[KnownContent]:
 def growing_blocks(
     pid: int, before: MemoryMoment, after: MemoryMoment, contents: Iterable[KnownContent]
 ) -> tuple[GrowingBlocks, ...]:
-    """Return the sizes of blocks whose number grew, most bytes first.
+    """Return the sizes of blocks whose number grew, with their contents, most bytes first.
 
     Args:
-        pid: the process, which waits since `after`.
+        pid: the process, which has been waiting since `after`.
         before: the memory after the warm-up.
         after: the memory now.
         contents: the contents to recognise.
@@ -78,30 +78,38 @@ def growing_blocks(
     Raises:
         XrayError: the process cannot be read.
     """
-    known = set(before.blocks[:, 0].tolist())
-    distinct = [
-        each for each in contents if len(each.prefix) >= _MIN_PREFIX_BYTES and any(each.prefix)
+    earlier_starts = set(before.blocks[:, 0].tolist())
+    distinct_contents = [
+        content
+        for content in contents
+        if len(content.prefix) >= _MIN_PREFIX_BYTES and any(content.prefix)
     ]
     lengths = after.blocks[:, 1] - after.blocks[:, 0]
     blocks = []
     with ProcessMemory(pid) as memory:
-        for grown in grown_blocks(before, after):
-            starts = after.blocks[lengths == grown.block_bytes, 0].tolist()
-            new = np.array([start for start in starts if start not in known], np.int64)
-            fitting = [content for content in distinct if content.fits(grown.block_bytes)]
-            content = _block_content(memory, new[-_MAX_COMPARED:], grown.block_bytes, fitting)
-            blocks.append(msgspec.structs.replace(grown, content=content))
+        for grown_size in grown_blocks(before, after):
+            starts = after.blocks[lengths == grown_size.block_bytes, 0].tolist()
+            new_starts = np.array(
+                [start for start in starts if start not in earlier_starts], np.int64
+            )
+            fitting_contents = [
+                content for content in distinct_contents if content.fits(grown_size.block_bytes)
+            ]
+            content = _block_content(
+                memory, new_starts[-_MAX_COMPARED:], grown_size.block_bytes, fitting_contents
+            )
+            blocks.append(msgspec.structs.replace(grown_size, content=content))
     return tuple(blocks)
 
 
 def recognised_contents(
     pid: int, before: MemoryMoment, after: MemoryMoment, starts: Mapping[str, tuple[str, int]]
 ) -> dict[int, str]:
-    """Return the values found in blocks that came into use, by the size of the blocks.
+    """Return descriptions of the values in blocks that came into use, by the size of the blocks.
 
     Args:
-        pid: the process, which waits since `after`.
-        before: the memory before they came into use.
+        pid: the process, which has been waiting since `after`.
+        before: the memory before the blocks came into use.
         after: the memory now.
         starts: the first bytes of values in hexadecimal, and their sizes in bytes, by description.
 
@@ -120,18 +128,20 @@ def recognised_contents(
 def repeated_contents(readings: Sequence[Mapping[int, str]], sizes: Set[int]) -> dict[int, str]:
     """Return the contents of blocks of `sizes` that were recognised again and again.
 
-    Whoever keeps copies has one of each run. numpy also caches a few freed blocks of each size,
-    which still have the content of some run.
+    A program that keeps copies has a copy of each run. numpy also caches a few freed blocks of each
+    size, which still have the content of some run.
 
     Args:
         readings: at each reading the contents that `recognised_contents` returned.
         sizes: the sizes in bytes of the blocks whose number grows steadily.
     """
-    grown = [{size: reading[size] for size in reading.keys() & sizes} for reading in readings]
-    counts = Counter(content for contents in grown for content in set(contents.values()))
+    growing_readings = [
+        {size: reading[size] for size in reading.keys() & sizes} for reading in readings
+    ]
+    counts = Counter(content for contents in growing_readings for content in set(contents.values()))
     return {
         size: content
-        for contents in grown
+        for contents in growing_readings
         for size, content in contents.items()
         if counts[content] >= MIN_CONTENT_SHARE * len(readings)
     }
@@ -149,34 +159,38 @@ def grown_blocks(
     Args:
         before: the memory after the warm-up.
         after: the memory at the end.
-        sizes: the sizes whose number grows steadily: only these are returned. If there are none,
-            all sizes are.
-        contents: contents that are known, by the size of the blocks.
+        sizes: the sizes of blocks whose number grows steadily. Only these are returned, or all
+            sizes if `sizes` is empty.
+        contents: known contents, by the size of the blocks.
     """
     runs = after.moment.run - before.moment.run
-    grown = {
+    count_by_size = {
         size: count - before.block_counts.get(size, 0)
         for size, count in after.block_counts.items()
         if count > before.block_counts.get(size, 0) and (size in sizes or not sizes)
     }
-    total = sum(size * count for size, count in grown.items())
-    largest = [size for size in grown if size * grown[size] >= MIN_BLOCKS_SHARE * total]
-    largest.sort(key=lambda size: -size * grown[size])
+    total_bytes = sum(size * count for size, count in count_by_size.items())
+    large_sizes = [
+        size
+        for size in count_by_size
+        if size * count_by_size[size] >= MIN_BLOCKS_SHARE * total_bytes
+    ]
+    large_sizes.sort(key=lambda size: -size * count_by_size[size])
     return tuple(
         GrowingBlocks(
             block_bytes=size,
-            blocks=grown[size],
-            blocks_per_run=grown[size] / runs if runs else None,
+            blocks=count_by_size[size],
+            blocks_per_run=count_by_size[size] / runs if runs else None,
             content=contents.get(size, ""),
         )
-        for size in largest[:MAX_RECORDED_SIZES]
+        for size in large_sizes[:MAX_RECORDED_SIZES]
     )
 
 
 def _block_content(
     memory: ProcessMemory, starts: np.ndarray, size: int, contents: Sequence[KnownContent]
 ) -> str:
-    """Return the description of the content that one of the blocks has; empty if none has."""
+    """Return the description of a content that a block has; empty if no block has one."""
     if not contents or not len(starts):
         return ""
     length = min(size, _MAX_CONTENT_OFFSET + max(len(content.prefix) for content in contents))

@@ -1,14 +1,14 @@
 """Sizes of malloc's blocks whose number grows steadily, apart from blocks that come and go.
 
 The bytes in use of a whole heap prove little about a leak: one buffer that was doubled is more than
-a thousand small blocks that were lost. What a leak repeats is an allocation, so that the number of
-blocks of its size grows with the runs.
+a thousand small blocks that were lost. A leak repeats an allocation, so the number of blocks of its
+size grows with the runs.
 
-Blocks of one size in the program may have two in malloc, which gives a block 16 or 32 bytes more
-than was asked for if the rest would be too small to use; what a program allocates may also differ
-by some bytes. Therefore blocks are counted in bins of sizes, each half an octave wide. A shift of
-blocks across the edge of a bin looks like growth; in a second set of bins, whose edges are in the
-middle of the first, it does not. A size counts if both of its bins grow.
+Blocks of one size in the program may have two sizes in malloc, which gives a block 16 or 32 bytes
+more than requested if the remainder would be too small to use. The allocations of a program may
+also differ by some bytes. Therefore blocks are counted in bins of sizes, each half an octave wide.
+A shift of blocks across the edge of a bin looks like growth, but not in a second set of bins, whose
+edges are in the middle of the first. A size counts if both of its bins grow.
 """
 
 import math
@@ -25,9 +25,9 @@ MAX_CACHED_BYTES = 1040  # with the size field, rounded to 16
 MIN_SMALL_BLOCKS_PER_RUN = 0.2
 MIN_LARGE_BLOCKS = 7
 MIN_LARGE_BLOCKS_PER_RUN = 0.01
-"""The work of a program besides its runs allocates as well. (600 sessions that were created, run
-and released left 57 blocks of 96 bytes, and other programs fewer for each run. New largest inputs
-left a few large buffers, each once.)"""
+"""A program also allocates outside of its runs. (600 sessions that were created, run and released
+left 57 blocks of 96 bytes, and other programs fewer for each run. Each new largest input left a few
+large buffers.)"""
 
 _BINS_PER_OCTAVE = 2
 
@@ -36,27 +36,27 @@ class MinGrowth(NamedTuple):
     """The minimum growth in blocks that counts as growth, by the size of the blocks.
 
     Attributes:
-        small_blocks: of sizes that malloc caches for each thread.
-        large_blocks: of larger sizes.
+        small_blocks: the number for sizes that malloc caches for each thread.
+        large_blocks: the number for larger sizes.
     """
 
     small_blocks: float
     large_blocks: float
 
     def of_size(self, block_bytes: int) -> float:
-        """Return the number for blocks of a size."""
+        """Return the minimum growth in blocks, for blocks of `block_bytes`."""
         return self.small_blocks if block_bytes <= MAX_CACHED_BYTES else self.large_blocks
 
 
 MIN_GROWTH_OF_MODEL = MinGrowth(2 * CACHED_BLOCKS, 0)
-"""The least growth of a child that does nothing but run a model, in two threads with a cache.
+"""The minimum growth of a child that does nothing but run a model, in two threads with a cache.
 
 A freed block in a thread's cache is read as a block in use: by default up to 7 blocks of each size
 up to 1,032 bytes for each thread (tcache_count and tcache_max_bytes, malloc/malloc.c in glibc)."""
 
 
 def min_growth_of_program(threads: int, runs: int) -> MinGrowth:
-    """Return the least growth of a program, which also allocates besides its runs.
+    """Return the minimum growth of a program, which also allocates outside of its runs.
 
     Args:
         threads: the number of threads that may have a cache of freed blocks.
@@ -89,11 +89,13 @@ def growing_heap(
         memory: the moments of a process.
         warm_up: the first moment after the warm-up, an index of `memory`.
         unit: the unit that growth is counted by.
-        min_growth: the growth that is not noise.
+        min_growth: the smallest growth that is not noise.
     """
-    later = [reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None]
-    positions = [reading.moment.position(unit) for reading in later]
-    counts = [reading.block_counts for reading in later]
+    heap_readings = [
+        reading for reading in memory[warm_up:] if reading.moment.heap_bytes is not None
+    ]
+    positions = [reading.moment.position(unit) for reading in heap_readings]
+    counts = [reading.block_counts for reading in heap_readings]
     sizes = steadily_growing_sizes(positions, counts, min_growth)
     return GrowingHeap(
         sizes,
@@ -113,25 +115,25 @@ def steadily_growing_sizes(
 
     Args:
         positions: runs, or seconds, after the warm-up.
-        counts: the number of blocks by size at each of them.
-        min_growth: the growth that is not noise.
+        counts: the number of blocks by size at each position.
+        min_growth: the smallest growth that is not noise.
     """
     if len(counts) < MIN_MOMENTS:
         return frozenset()
     sizes = set[int]().union(*counts)
-    growing = sizes
+    growing_sizes = sizes
     for offset in (0.0, 0.5):
         bins: dict[int, list[int]] = {}
         for size in sizes:
-            number = math.floor(_BINS_PER_OCTAVE * math.log2(size) + offset)
-            bins.setdefault(number, []).append(size)
-        growing = growing & {
+            bin_number = math.floor(_BINS_PER_OCTAVE * math.log2(size) + offset)
+            bins.setdefault(bin_number, []).append(size)
+        growing_sizes = growing_sizes & {
             size
-            for members in bins.values()
-            if _has_growing_number(positions, counts, members, min_growth.of_size(min(members)))
-            for size in members
+            for bin_sizes in bins.values()
+            if _has_growing_number(positions, counts, bin_sizes, min_growth.of_size(min(bin_sizes)))
+            for size in bin_sizes
         }
-    return frozenset(growing)
+    return frozenset(growing_sizes)
 
 
 def _bytes_of_sizes(counts: Mapping[int, int], sizes: frozenset[int]) -> int:
@@ -146,5 +148,5 @@ def _has_growing_number(
 ) -> bool:
     if sum(counts[-1].get(size, 0) - counts[0].get(size, 0) for size in sizes) <= min_growth:
         return False
-    numbers = [sum(by_size.get(size, 0) for size in sizes) for by_size in counts]
-    return steady_slope(positions, numbers, min_growth) is not None
+    block_counts = [sum(count_by_size.get(size, 0) for size in sizes) for count_by_size in counts]
+    return steady_slope(positions, block_counts, min_growth) is not None

@@ -64,26 +64,26 @@ def growth_record(
 
 
 def _thinned_samples(samples: Sequence[RunSample]) -> tuple[RunSample, ...]:
-    """Return about `MAX_RUN_SAMPLES` of the samples at most, every peak included."""
+    """Return at most about `MAX_RUN_SAMPLES` of the samples, with every peak."""
     sizes = [sample.resident_bytes for sample in samples]
     return tuple(samples[index] for index in thinned_indices(sizes, MAX_RUN_SAMPLES))
 
 
 def _reading_notes(moments: Sequence[Moment], verdict: Verdict) -> tuple[str, ...]:
     notes = []
-    if verdict != "patterns" and (patterns := pattern_note(moments)):
-        notes.append(patterns)
-    unread = sum(moment.heap_bytes is None for moment in moments)
-    torn = sum(moment.heap_bytes is None and not moment.owners for moment in moments)
-    unread -= torn
-    if unread:
+    if verdict != "patterns" and (pattern_sentence := pattern_note(moments)):
+        notes.append(pattern_sentence)
+    unread_count = sum(moment.heap_bytes is None for moment in moments)
+    torn_count = sum(moment.heap_bytes is None and not moment.owners for moment in moments)
+    unread_count -= torn_count
+    if unread_count:
         notes.append(
-            f"blocks in use could not be counted at {unread} of {len(moments)} moments: the process"
-            " was busy (see --pause), or its allocator is not glibc's"
+            f"blocks in use could not be counted at {unread_count} of {len(moments)} moments: the"
+            " process was busy (see --pause), or its allocator is not glibc's"
         )
-    if torn:
+    if torn_count:
         notes.append(
-            f"{torn} of {len(moments)} readings are left out of slopes: the memory changed"
+            f"{torn_count} of {len(moments)} readings are left out of slopes: the memory changed"
             " during them, because runs went on or other threads allocated memory"
         )
     return tuple(notes)

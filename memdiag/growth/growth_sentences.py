@@ -65,20 +65,20 @@ OTHER_PROFILERS: Final = (
     "start the program under a memory profiler of its language, such as memray run (Python) or"
     " heaptrack (C, C++, Rust), to see which calls allocate"
 )
-"""What tells more of a process in which no onnxruntime was recognized."""
+"""What tells more about a process in which onnxruntime was not recognized."""
 
 MIN_CALIBRATION_SHARE = 0.25
-"""Share of values in arenas in the growth of a calibration from which on outputs explain it. (A
+"""Outputs explain the growth of a calibration if values in arenas are this share of it or more. (A
 number took about 730 bytes: 256 in the arena, the others in the heap and in Python objects.)"""
 
 MIN_ADVISED_SHARE = 0.1
-"""Share of the resident set from which on the outputs of a calibration are worth a remedy."""
+"""The outputs of a calibration are worth a remedy if they are this share of the resident set."""
 
 MIN_PATTERN_BYTES = 16 * KIB
-"""Growth of memory patterns from which on they are noted."""
+"""Growth of memory patterns in bytes from which a note names them."""
 
 MIN_STEP_SHARE = 0.5
-"""Share of the growth at the largest input from which on that run is named as its cause."""
+"""The run with the largest input is named as the cause if this share of the growth came with it."""
 
 
 def is_calibrator(site: str) -> bool:
@@ -96,7 +96,7 @@ def slope_text(slope: Slope, unit: Unit) -> str:
 
 
 def growth_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
-    """Return the verdict with its figures in one sentence; of reloads also whether they ratchet.
+    """Return the verdict with its figures in one sentence; for reloads also whether they ratchet.
 
     Args:
         judgement: the verdict.
@@ -108,7 +108,7 @@ def growth_sentence(judgement: GrowthJudgement, observation: GrowthObservation) 
 
 
 def _ratchet_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
-    """Return whether memory grows on and on with reloads; empty if that is not known."""
+    """Return a sentence on whether memory keeps growing with reloads; empty if not known."""
     match judgement.verdict:
         case "undecided":
             return ""
@@ -126,8 +126,10 @@ def _ratchet_sentence(judgement: GrowthJudgement, observation: GrowthObservation
 def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
     moments, unit = observation.moments, observation.unit
     last = moments[-1]
-    runs = _moment_text(last, unit)
-    grown = f"the resident set grew by {format_size(_grown_bytes(moments))} since the start"
+    runs_text = _moment_text(last, unit)
+    growth_text = (
+        f"the resident set grew by {format_size(_shown_growth_bytes(moments))} since the start"
+    )
     owner = OWNER_LABELS[judgement.owner] if judgement.owner else "owner not known"
     if _may_be_heap(judgement, observation):
         owner = f"the heap, {owner}"
@@ -135,67 +137,83 @@ def _verdict_sentence(judgement: GrowthJudgement, observation: GrowthObservation
         case "flat":
             size = format_size(last.resident_bytes)
             return (
-                f"no growth: the resident set is {size} after {runs}"
+                f"no growth: the resident set is {size} after {runs_text}"
                 f"{_unseen_growth_clause(observation)}"
             )
         case "plateau":
-            reached = _plateau_moment(moments)
+            plateau = _plateau_moment(moments)
             return (
-                f"warm-up, not a leak: {grown} ({owner}) and stopped at"
-                f" {format_size(reached.resident_bytes)} after {_bare_moment_text(reached, unit)}"
-                f" of {runs}"
+                f"warm-up, not a leak: {growth_text} ({owner}) and stopped at"
+                f" {format_size(plateau.resident_bytes)} after {_bare_moment_text(plateau, unit)}"
+                f" of {runs_text}"
             )
         case "high_water":
             return f"no leak: {_rise_text(observation)}"
         case "patterns":
-            return f"no leak: {grown} in {runs}, mostly {_pattern_growth(moments)[0]}"
+            return f"no leak: {growth_text} in {runs_text}, mostly {_pattern_growth(moments)[0]}"
         case "retained":
-            stopped = "" if grows_after_warm_up(observation) else ", and does not grow any more"
-            return f"not a leak: malloc keeps freed memory; {grown} in {runs}{stopped}"
+            stopped_clause = (
+                "" if grows_after_warm_up(observation) else ", and does not grow any more"
+            )
+            return (
+                f"not a leak: malloc keeps freed memory; {growth_text} in"
+                f" {runs_text}{stopped_clause}"
+            )
         case "undecided" if judgement.slope is None:
-            text = f"undecided: too few readings in {runs} to judge growth"
+            text = f"undecided: too few readings in {runs_text} to judge growth"
             counts = _session_counts(moments)
             if not counts or counts[-1] <= counts[0] + 1:
                 return text
             return f"{text}, with {counts[0]} sessions at the first and {counts[-1]} at the last"
         case "undecided":
-            pace = judgement.slope.bytes_per_unit if judgement.slope else 0.0
-            about = f", by {format_rate(pace)} a {unit}" if pace > 0 else ""
-            return f"undecided: {grown} ({owner}){about}, and had not stopped after {runs}"
+            rate = judgement.slope.bytes_per_unit if judgement.slope else 0.0
+            rate_clause = f", by {format_rate(rate)} a {unit}" if rate > 0 else ""
+            return (
+                f"undecided: {growth_text} ({owner}){rate_clause}, and had not stopped after"
+                f" {runs_text}"
+            )
     assert judgement.slope is not None
-    others = [
-        f"{OWNER_LABELS[other]} by {slope_text(slope, unit)}" for other, slope in judgement.others
+    other_rates = [
+        f"{OWNER_LABELS[other_owner]} by {slope_text(slope, unit)}"
+        for other_owner, slope in judgement.others
     ]
     slopes = [judgement.slope, *(slope for _, slope in judgement.others)]
-    until = GIB / total_slope(slopes).bytes_per_unit
-    when = format_duration(until) if unit == "second" else counted(round(until), unit)
-    growth = (
-        f"grow by {', '.join([slope_text(judgement.slope, unit), *others])}; 1 GiB after {when}"
+    units_until_gib = GIB / total_slope(slopes).bytes_per_unit
+    time_until_gib = (
+        format_duration(units_until_gib)
+        if unit == "second"
+        else counted(round(units_until_gib), unit)
     )
-    growth += _other_growth(judgement, observation)
+    growth_clause = (
+        f"grow by {', '.join([slope_text(judgement.slope, unit), *other_rates])}; 1 GiB after"
+        f" {time_until_gib}"
+    )
+    growth_clause += _other_growth(judgement, observation)
     if is_of_calibration(judgement, observation):
-        kept = f"about {format_size(_kept_bytes(judgement, observation))} in {runs}"
-        kept += f", of {format_size(last.resident_bytes)} of the process"
-        cause = f"{CALIBRATORS_KEEP}: {kept}. The runs are at {observation.kept_from}"
-        if not _is_much(judgement, observation):
+        kept_text = f"about {format_size(_kept_bytes(judgement, observation))} in {runs_text}"
+        kept_text += f", of {format_size(last.resident_bytes)} of the process"
+        cause = f"{CALIBRATORS_KEEP}: {kept_text}. The runs are at {observation.kept_from}"
+        if not _is_large_share(judgement, observation):
             return f"{cause}. That is little of it. {CALIBRATORS_HAVE}"
-        return f"{cause}. {owner[0].upper()}{owner[1:]} {growth}"
+        return f"{cause}. {owner[0].upper()}{owner[1:]} {growth_clause}"
     if judgement.verdict == "leak":
-        return f"a leak: {owner}{_blocks_content_text(judgement, observation.blocks)} {growth}"
+        return (
+            f"a leak: {owner}{_blocks_content_text(judgement, observation.blocks)} {growth_clause}"
+        )
     if judgement.owner == "sessions":
         counts = _session_counts(moments)
-        alive = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
+        counts_clause = f" ({counts[0]} at the start, {counts[-1]} at the end)" if counts else ""
         return (
-            f"the program keeps its sessions{alive}{_session_bytes_clause(observation)}: they "
-            f"{growth}"
+            f"the program keeps its sessions{counts_clause}{_session_bytes_clause(observation)}:"
+            f" they {growth_clause}"
         )
     if judgement.kept.names:
-        called = f" of the run at {observation.kept_from}" if observation.kept_from else ""
-        kept = f"the program keeps {judgement.kept.names}{called}"
+        call_clause = f" of the run at {observation.kept_from}" if observation.kept_from else ""
+        kept_text = f"the program keeps {judgement.kept.names}{call_clause}"
         if judgement.kept.bytes_per_run is not None:
-            kept += f": {format_rate(judgement.slope.bytes_per_unit)} more after each {unit}"
-        return f"{kept}. {owner[0].upper()}{owner[1:]} {growth}"
-    return f"kept values: {owner} {growth}"
+            kept_text += f": {format_rate(judgement.slope.bytes_per_unit)} more after each {unit}"
+        return f"{kept_text}. {owner[0].upper()}{owner[1:]} {growth_clause}"
+    return f"kept values: {owner} {growth_clause}"
 
 
 def growth_advice(
@@ -203,7 +221,7 @@ def growth_advice(
 ) -> str:
     """Return what to do about the growth; empty if there is nothing to do."""
     if is_of_calibration(judgement, observation):
-        return CALIBRATION_ADVICE if _is_much(judgement, observation) else ""
+        return CALIBRATION_ADVICE if _is_large_share(judgement, observation) else ""
     if judgement.verdict == "leak" and _may_be_heap(judgement, observation):
         return (
             "the heap could not be read; if the process is busy, observe it again with --pause"
@@ -243,14 +261,14 @@ def growth_advice(
         case "patterns", _:
             return PATTERN_ADVICE
         case "retained", _:
-            returned = (
+            returned_clause = (
                 f" (here it returned {format_size(trim_returned_bytes)})"
                 if trim_returned_bytes
                 else ""
             )
             return (
                 f"start the process with {PINNED_TEXT}, so that malloc returns freed"
-                f" blocks from 128 KiB on at once, or call malloc_trim(0){returned}"
+                f" blocks from 128 KiB on at once, or call malloc_trim(0){returned_clause}"
             )
         case "undecided", _:
             return "observe more runs, or for a longer time: this may or may not be a leak"
@@ -266,55 +284,56 @@ def is_of_calibration(judgement: GrowthJudgement, observation: GrowthObservation
 
 
 def _owner_rates(judgement: GrowthJudgement) -> dict[GrowingOwner | None, float]:
-    """Return the steady growth of each owner in bytes a unit."""
+    """Return the steady growth of each owner, in bytes per unit."""
     slopes = [(judgement.owner, judgement.slope), *judgement.others]
     return {owner: slope.bytes_per_unit for owner, slope in slopes if slope is not None}
 
 
 def _kept_bytes(judgement: GrowthJudgement, observation: GrowthObservation) -> int:
-    """Return what grew steadily: in all runs, or since the first reading if it is by seconds."""
+    """Return the bytes that grew steadily: in all runs, or since the first reading if the unit is
+    seconds."""
     unit, moments = observation.unit, observation.moments
     start = moments[0].time_s if unit == "second" else 0
     return round(sum(_owner_rates(judgement).values()) * (moments[-1].position(unit) - start))
 
 
-def _is_much(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
+def _is_large_share(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
     resident = observation.moments[-1].resident_bytes
     return _kept_bytes(judgement, observation) >= MIN_ADVISED_SHARE * resident
 
 
-def _grown_bytes(moments: tuple[Moment, ...]) -> int:
-    """Return the growth of the resident set as the table shows it: from its start to its end.
+def _shown_growth_bytes(moments: tuple[Moment, ...]) -> int:
+    """Return the growth of the resident set in bytes, as the table shows it: from start to end.
 
-    If the last moment is a low one, the last third of the moments counts.
+    If the resident set did not grow until the last moment, the last third of the moments counts.
     """
     compared = compared_moments(moments)
-    grown = compared[-1].resident_bytes - compared[0].resident_bytes
-    return grown if grown > 0 else grown_bytes(compared)
+    growth_bytes = compared[-1].resident_bytes - compared[0].resident_bytes
+    return growth_bytes if growth_bytes > 0 else grown_bytes(compared)
 
 
 def _rise_text(observation: GrowthObservation) -> str:
-    """Return from where to where the process grew with the largest inputs, and what it keeps."""
+    """Return a clause on the growth of the process with the largest inputs, and its free memory."""
     moments = compared_moments(observation.moments)
     first, last = moments[0], moments[-1]
-    grown = _grown_bytes(observation.moments)
+    growth_bytes = _shown_growth_bytes(observation.moments)
     largest = observation.moments[-1].largest_input
-    when = "with new largest inputs"
+    input_clause = "with new largest inputs"
     if largest is not None:
-        at_largest = sum(
+        growth_at_largest = sum(
             after.resident_bytes - before.resident_bytes
             for before, after in pairwise(moments)
             if before.run < largest.run <= after.run
         )
-        run = f"{observation.unit} {largest.run:,}: {_largest_input_text(largest)}"
-        if at_largest >= MIN_STEP_SHARE * grown:
-            when = f"when the largest input came ({run})"
+        run_text = f"{observation.unit} {largest.run:,}: {_largest_input_text(largest)}"
+        if growth_at_largest >= MIN_STEP_SHARE * growth_bytes:
+            input_clause = f"when the largest input came ({run_text})"
         else:
-            when = f"with new largest inputs (the last one in {run})"
+            input_clause = f"with new largest inputs (the last one in {run_text})"
     slack = last.bytes_of("arena") - (last.arena_used_bytes or 0)
     return (
         f"the process grew from {format_size(first.resident_bytes)} to"
-        f" {format_size(first.resident_bytes + grown)} {when}, and stays there:"
+        f" {format_size(first.resident_bytes + growth_bytes)} {input_clause}, and stays there:"
         f" {format_size(slack)} is free arena memory"
     )
 
@@ -330,22 +349,22 @@ def _largest_input_text(largest: LargestInput) -> str:
 
 
 def pattern_note(moments: Sequence[Moment]) -> str:
-    """Return a sentence on memory patterns, which are no leak; empty if they hardly grew."""
-    text, nbytes = _pattern_growth(moments)
+    """Return a sentence on memory patterns, which are not a leak; empty if they hardly grew."""
+    growth_text, nbytes = _pattern_growth(moments)
     arenas = [moment.arenas or 0 for moment in moments]
     # More sessions have more patterns, without new sizes.
     if nbytes < MIN_PATTERN_BYTES or arenas[-1] > arenas[0]:
         return ""
-    return f"{text}. This is no leak, but grows with each new one: {PATTERN_ADVICE}"
+    return f"{growth_text}. This is no leak, but grows with each new one: {PATTERN_ADVICE}"
 
 
 def _pattern_growth(moments: Sequence[Moment]) -> tuple[str, int]:
     """Return the growth of memory patterns in words and in bytes: empty and 0 if there is none."""
-    known = [moment for moment in moments if moment.patterns is not None]
-    if not known:
+    pattern_moments = [moment for moment in moments if moment.patterns is not None]
+    if not pattern_moments:
         return "", 0
-    count = (known[-1].patterns or 0) - (known[0].patterns or 0)
-    nbytes = (known[-1].pattern_bytes or 0) - (known[0].pattern_bytes or 0)
+    count = (pattern_moments[-1].patterns or 0) - (pattern_moments[0].patterns or 0)
+    nbytes = (pattern_moments[-1].pattern_bytes or 0) - (pattern_moments[0].pattern_bytes or 0)
     if count <= 0:
         return "", 0
     return (
@@ -355,11 +374,16 @@ def _pattern_growth(moments: Sequence[Moment]) -> tuple[str, int]:
 
 
 def _other_growth(judgement: GrowthJudgement, observation: GrowthObservation) -> str:
-    """Return a sentence on other memory that grew by more than what is judged; empty for none."""
+    """Return a sentence on other memory that grew more than the judged memory; empty for none."""
     moments = compared_moments(observation.moments)
     owner, nbytes = largest_growth(moments[0], moments[-1])
-    named = {judgement.owner, *(other for other, _ in judgement.others)}
-    if judgement.slope is None or owner is None or owner in named or judgement.owner == "sessions":
+    named_owners = {judgement.owner, *(other_owner for other_owner, _ in judgement.others)}
+    if (
+        judgement.slope is None
+        or owner is None
+        or owner in named_owners
+        or judgement.owner == "sessions"
+    ):
         return ""
     first, last = (moment.position(observation.unit) for moment in (moments[0], moments[-1]))
     judged_bytes = judgement.slope.bytes_per_unit * (last - first)
@@ -372,7 +396,7 @@ def _other_growth(judgement: GrowthJudgement, observation: GrowthObservation) ->
 
 
 def _unseen_growth_clause(observation: GrowthObservation) -> str:
-    """Return a clause with the growth that would not have been seen; empty if it is not known."""
+    """Return a clause on the growth that is too small to be seen; empty if it is not known."""
     rates = unseen_growth(observation)
     if not rates:
         return ""
@@ -393,17 +417,21 @@ def _session_bytes_clause(observation: GrowthObservation) -> str:
     if not counted_moments:
         return ""
     first, last = counted_moments[0], counted_moments[-1]
-    more = (last.sessions or 0) - (first.sessions or 0)
-    grown = last.resident_bytes - first.resident_bytes
-    return f", {format_rate(grown / more)} a session" if more > 0 and grown > 0 else ""
+    new_sessions = (last.sessions or 0) - (first.sessions or 0)
+    growth_bytes = last.resident_bytes - first.resident_bytes
+    return (
+        f", {format_rate(growth_bytes / new_sessions)} a session"
+        if new_sessions > 0 and growth_bytes > 0
+        else ""
+    )
 
 
 def _session_counts(moments: tuple[Moment, ...]) -> list[int]:
-    return [each.sessions for each in moments if each.sessions is not None]
+    return [moment.sessions for moment in moments if moment.sessions is not None]
 
 
 def _may_be_heap(judgement: GrowthJudgement, observation: GrowthObservation) -> bool:
-    """Return whether the owner is memory without a name, which may be a heap that was not read."""
+    """Return whether the owner is unnamed memory, which may be a heap that was not read."""
     moments = observation.with_heap().moments
     return judgement.owner == "other" and any(moment.heap_bytes is None for moment in moments)
 
@@ -412,7 +440,7 @@ def _blocks_content_text(judgement: GrowthJudgement, blocks: tuple[GrowingBlocks
     """Return the content of the largest blocks whose content is known, in brackets."""
     if judgement.owner != "heap":
         return ""
-    return next((f" ({each.content})" for each in blocks if each.content), "")
+    return next((f" ({block.content})" for block in blocks if block.content), "")
 
 
 def _moment_text(moment: Moment, unit: Unit) -> str:

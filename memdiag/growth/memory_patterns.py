@@ -24,7 +24,7 @@ _SLOT_BYTES = 3 * WORD  # the number of a value, its offset and its size
 
 
 def pattern_blocks(blocks: ByteRanges, memory: ProcessMemory) -> tuple[NDArray[np.bool_], int]:
-    """Return which of `blocks` belong to memory patterns, and the number of combinations.
+    """Return which of `blocks` belong to memory patterns, and the number of size combinations.
 
     Args:
         blocks: the chunks of malloc in use, ``[n, 2]``, in the order of addresses.
@@ -36,28 +36,30 @@ def pattern_blocks(blocks: ByteRanges, memory: ProcessMemory) -> tuple[NDArray[n
     _, _, devices, devices_end, _, patterns, patterns_end, _ = content.view(np.int64).T
     device_blocks = _block_of_vector(devices, devices_end, blocks)
     vector_blocks = _block_of_vector(patterns, patterns_end, blocks)
-    numbers, rests = np.divmod(patterns_end - patterns, _PATTERN_BYTES)
+    pattern_counts, remainders = np.divmod(patterns_end - patterns, _PATTERN_BYTES)
     fits = is_read & (device_blocks >= 0) & (vector_blocks >= 0)
-    fits &= (rests == 0) & (numbers <= _MAX_PATTERNS)
-    numbers = np.where(fits, numbers, 0)
+    fits &= (remainders == 0) & (pattern_counts <= _MAX_PATTERNS)
+    pattern_counts = np.where(fits, pattern_counts, 0)
 
     # One row for each pattern: the index of its entry, its address, and the block of its table.
-    owners = np.repeat(np.arange(len(entries)), numbers)
-    number = np.arange(len(owners)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-    addresses = patterns[owners] + number * _PATTERN_BYTES
+    entry_indices = np.repeat(np.arange(len(entries)), pattern_counts)
+    pattern_indices = np.arange(len(entry_indices)) - np.repeat(
+        np.cumsum(pattern_counts) - pattern_counts, pattern_counts
+    )
+    addresses = patterns[entry_indices] + pattern_indices * _PATTERN_BYTES
     content, is_read = memory.read_blocks(addresses, _PATTERN_BYTES)
     capacity, _, control, slots, _ = content.view(np.int64).T
     is_empty = is_read & (capacity == 0)
     tables = _block_at(control, blocks)
     has_table = is_read & (capacity > 0) & (capacity & (capacity + 1) == 0) & (tables >= 0)
     has_table &= (control < slots) & (slots + capacity * _SLOT_BYTES <= blocks[tables, 1])
-    fits[owners[~(is_empty | has_table)]] = False
+    fits[entry_indices[~(is_empty | has_table)]] = False
 
-    matches = np.zeros(len(blocks), np.bool_)
-    for members in (entries[fits], device_blocks[fits], vector_blocks[fits]):
-        matches[members] = True
-    matches[tables[has_table & fits[owners]]] = True
-    return matches, int(fits.sum())
+    is_pattern_block = np.zeros(len(blocks), np.bool_)
+    for block_indices in (entries[fits], device_blocks[fits], vector_blocks[fits]):
+        is_pattern_block[block_indices] = True
+    is_pattern_block[tables[has_table & fits[entry_indices]]] = True
+    return is_pattern_block, int(fits.sum())
 
 
 def _block_of_vector(

@@ -50,7 +50,8 @@ class ModelObservation:
         moments: after the first run, after the warm-up, and then evenly spread until the end.
         warm_up_runs: the number of runs before growth is judged.
         blocks: the sizes of blocks that grew since the warm-up.
-        trim_returned_bytes: the resident bytes that malloc returned at the end; None if it cannot.
+        trim_returned_bytes: the resident bytes that malloc returned at the end; None if it cannot
+            return any.
         message: why the runs ended early; empty if they did not.
     """
 
@@ -82,41 +83,45 @@ def observe_runs(
         MeasurementError: the first run failed.
         XrayError: this system does not let memdiag read the child.
     """
-    observed = ModelObservation()
+    observation = ModelObservation()
     runs.run(1)
-    observed.moments.append(runs.moment())
+    observation.moments.append(runs.moment())
     try:
         total = _planned_runs(runs, max_runs, duration_s)
-        planned = moments_of_runs(total)
-        observed.warm_up_runs = planned[0]
-        for until in planned:
-            _advance_runs(runs, until, total, on_progress)
-            observed.moments.append(runs.moment())
-        # No session is alive between reloads, so that its values cannot be asked for.
+        runs_at_readings = moments_of_runs(total)
+        observation.warm_up_runs = runs_at_readings[0]
+        for next_runs in runs_at_readings:
+            _advance_runs(runs, next_runs, total, on_progress)
+            observation.moments.append(runs.moment())
+        # No session is alive between reloads, so its values cannot be requested.
         values = [] if runs.plan.reload else runs.values()
-        observed.blocks = growing_blocks(
-            runs.pid, observed.moments[1], runs.moment(), (*values, *weights)
+        observation.blocks = growing_blocks(
+            runs.pid, observation.moments[1], runs.moment(), (*values, *weights)
         )
-        observed.trim_returned_bytes = _trimmed_bytes(runs)
+        observation.trim_returned_bytes = _trimmed_bytes(runs)
     except (MeasurementError, XrayError) as error:
-        observed.message = str(error)
+        observation.message = str(error)
     except KeyboardInterrupt:
-        observed.message = f"{INTERRUPTED_WORD} after {counted(len(runs.samples), 'run')}"
-    return observed
+        observation.message = f"{INTERRUPTED_WORD} after {counted(len(runs.samples), 'run')}"
+    return observation
 
 
 def moments_of_runs(total: int) -> tuple[int, ...]:
     """Return the numbers of runs after which memory is read, from the end of the warm-up on."""
     warm_up = max(_PACE_RUNS + 1, total // 10)
-    last = OBSERVED_MOMENTS - 1
-    return tuple(warm_up + (total - warm_up) * number // last for number in range(OBSERVED_MOMENTS))
+    last_number = OBSERVED_MOMENTS - 1
+    return tuple(
+        warm_up + (total - warm_up) * number // last_number for number in range(OBSERVED_MOMENTS)
+    )
 
 
-def _advance_runs(runs: ModelRuns, until: int, total: int, on_progress: OnGrowth | None) -> None:
-    """Run until `until` runs are done, in batches of about `BATCH_S`."""
-    while (done := len(runs.samples)) < until:
+def _advance_runs(
+    runs: ModelRuns, target_runs: int, total: int, on_progress: OnGrowth | None
+) -> None:
+    """Run until `target_runs` runs are done, in batches of about `BATCH_S` seconds."""
+    while (runs_done := len(runs.samples)) < target_runs:
         batch = max(1, int(BATCH_S / max(runs.samples[-1].duration_s, 1e-6)))
-        runs.run(min(batch, until - done))
+        runs.run(min(batch, target_runs - runs_done))
         if on_progress is not None:
             resident_bytes = runs.samples[-1].resident_bytes
             on_progress(GrowthProgress(len(runs.samples), total, resident_bytes))
@@ -129,14 +134,15 @@ def _planned_runs(runs: ModelRuns, max_runs: int | None, duration_s: float | Non
     started = time.monotonic()
     runs.run(_PACE_RUNS)
     pace_s = (time.monotonic() - started) / _PACE_RUNS
-    fitting = int((duration_s or DEFAULT_LEAK_DURATION_S) / max(pace_s, 1e-6))
-    wanted = max_runs or (DEFAULT_LEAK_RUNS if duration_s is None else fitting)
-    return max(MIN_LEAK_RUNS, min(wanted, fitting))
+    fitting_runs = int((duration_s or DEFAULT_LEAK_DURATION_S) / max(pace_s, 1e-6))
+    requested_runs = max_runs or (DEFAULT_LEAK_RUNS if duration_s is None else fitting_runs)
+    return max(MIN_LEAK_RUNS, min(requested_runs, fitting_runs))
 
 
 def _trimmed_bytes(runs: ModelRuns) -> int | None:
-    """Return the resident bytes that malloc returned to the system; None if it cannot."""
-    before = runs.moment().moment.resident_bytes
+    """Return the resident bytes that malloc returned to the system; None if it cannot return
+    any."""
+    resident_before = runs.moment().moment.resident_bytes
     if not runs.trim():
         return None
-    return max(0, before - runs.moment().moment.resident_bytes)
+    return max(0, resident_before - runs.moment().moment.resident_bytes)

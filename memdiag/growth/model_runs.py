@@ -37,7 +37,7 @@ class RunPlan:
 
 
 class ModelRuns:
-    """A session of `job`'s model in a process of its own; a context manager that ends it.
+    """A session of `job`'s model in a process of its own. As a context manager it ends the process.
 
     Args:
         job: the model, the configuration of the session, and the limits.
@@ -51,7 +51,7 @@ class ModelRuns:
         samples: the counters after each run until now.
 
     Raises:
-        MeasurementError: the interpreter cannot be started, the session not be created, or a run
+        MeasurementError: the interpreter cannot be started, the session cannot be created, or a run
             failed.
         TimeLimitReached: the job's deadline passed, here or in a later call.
     """
@@ -93,7 +93,7 @@ class ModelRuns:
         """Run `times` times; `samples` gets the counters after each run.
 
         Raises:
-            MeasurementError: a run failed. `samples` has the runs before.
+            MeasurementError: a run failed. `samples` has the earlier runs.
         """
         for start in range(0, times, _MAX_BATCH):
             self._run_batch(min(_MAX_BATCH, times - start))
@@ -105,11 +105,11 @@ class ModelRuns:
             self._next_answer("ran")
         except MeasurementError as error:
             failure = error
-        done = len(self.samples)
+        earlier_runs = len(self.samples)
         figures = _read_figures(self._figures)
         self.samples += [
             RunSample(
-                run=done + number,
+                run=earlier_runs + number,
                 resident_bytes=resident * PAGE_BYTES,
                 anonymous_bytes=(resident - shared) * PAGE_BYTES,
                 duration_s=microseconds / 1e6,
@@ -120,24 +120,24 @@ class ModelRuns:
             raise failure
 
     def moment(self) -> MemoryMoment:
-        """Return the memory of the child, which waits.
+        """Return the memory of the child, which is waiting.
 
         Raises:
-            XrayError: it cannot be read.
+            XrayError: the child cannot be read.
         """
-        elapsed = time.monotonic() - self._origin
-        return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed)
+        elapsed_s = time.monotonic() - self._origin
+        return read_moment(self._child.pid, run=len(self.samples), time_s=elapsed_s)
 
     def values(self) -> list[KnownContent]:
         """Return the first bytes of the last inputs and their outputs."""
         path = self._figures.with_name("prefixes.json")
         self._child.send({"do": "value_prefixes", "path": str(path)})
         self._next_answer("written")
-        numbers = json.loads(path.read_text(encoding="utf-8"))
-        return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in numbers]
+        prefix_pairs = json.loads(path.read_text(encoding="utf-8"))
+        return [KnownContent(name, bytes.fromhex(prefix)) for name, prefix in prefix_pairs]
 
     def trim(self) -> bool:
-        """Return freed heap to the system; return whether the C library can."""
+        """Trim the heap of the child; return whether its C library can do so."""
         self._child.send({"do": "trim"})
         return bool(self._next_answer("trimmed")["possible"])
 
@@ -169,7 +169,7 @@ def _child_error_text(error: dict[str, Any]) -> str:
 
 
 def _read_figures(path: Path) -> list[list[int]]:
-    """Return the figures of a batch, and remove their file; none if it was not written."""
+    """Return the figures of a batch, and remove their file; an empty list if there is no file."""
     try:
         figures = np.fromfile(path, np.int64).reshape(-1, _FIGURES_PER_RUN)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """The memory of a process at one moment, by owner, in the detail that growth needs.
 
-The owners of an X-ray sum up to the resident set. But pages are a coarse scale: a growth of 100
-bytes a run needs a new page every 40 runs, and freed blocks stay resident. So the blocks of malloc
-in use and the chunks of onnxruntime's arenas are added up as well, whether their pages are resident
-or not. Between two runs of a model these figures do not vary by a byte unless something stays in
+The owners of an X-ray add up to the resident set. But pages are a coarse scale: growth of 100 bytes
+per run needs a new page only every 40 runs, and freed blocks stay resident. So the blocks of malloc
+in use and the chunks of onnxruntime's arenas are also added up, whether their pages are resident or
+not. Between two runs of a model these figures do not change by a byte unless something stays in
 use.
 """
 
@@ -45,16 +45,16 @@ class MemoryMoment:
     has_inconsistent_arena: bool = False
 
     def without_owners(self) -> "MemoryMoment":
-        """Return the moment with the counters of the process alone: its owners are not certain."""
-        whole = self.moment
+        """Return the moment with the counters of the process only, as its owners are uncertain."""
+        moment = self.moment
         return MemoryMoment(
             moment=Moment(
-                run=whole.run,
-                time_s=whole.time_s,
-                resident_bytes=whole.resident_bytes,
-                mapped_bytes=whole.mapped_bytes,
-                sessions=whole.sessions,
-                largest_input=whole.largest_input,
+                run=moment.run,
+                time_s=moment.time_s,
+                resident_bytes=moment.resident_bytes,
+                mapped_bytes=moment.mapped_bytes,
+                sessions=moment.sessions,
+                largest_input=moment.largest_input,
             )
         )
 
@@ -62,11 +62,10 @@ class MemoryMoment:
 def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     """Return the memory of process `pid` by owner.
 
-    The heap of a process that is running may change faster than it can be read; its figures are
-    None then.
+    The heap of a running process may change faster than it can be read. Its figures are None then.
 
     Args:
-        pid: a process that waits, or whose memory may change while it is read.
+        pid: a process that is waiting, or whose memory may change while it is read.
         run: the number of runs until now.
         time_s: seconds since the first moment.
 
@@ -78,15 +77,15 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
         layout = read_process_layout(space, memory)
         arenas = layout.arenas
         blocks = layout.heap.blocks_in_use(0, _MAX_BLOCK_BYTES)
-        blocks = _blocks_outside(blocks, arenas.chunks, arenas.inconsistent)
+        blocks = _blocks_outside_arenas(blocks, arenas.chunks, arenas.inconsistent)
         is_pattern, patterns = pattern_blocks(blocks, memory)
-    owned: Counter[str] = Counter()
+    bytes_by_kind: Counter[str] = Counter()
     ownership = assign_owners(space, (), layout)
     for owner in ownership.owners:
-        owned[owner.kind] += owner.bytes
+        bytes_by_kind[owner.kind] += owner.bytes
     # Anonymous shared memory is a deleted file of the kernel.
     mapped_bytes = sum(region.end - region.start for region in space.regions if region.inode)
-    owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in owned.items())  # type: ignore[arg-type] # the kinds are the owners'
+    owners = tuple(OwnerBytes(kind=kind, bytes=size) for kind, size in bytes_by_kind.items())  # type: ignore[arg-type] # the kinds are the owners'
     moment = Moment(
         run=run,
         time_s=time_s,
@@ -116,10 +115,10 @@ def read_moment(pid: int, *, run: int, time_s: float) -> MemoryMoment:
     )
 
 
-def _blocks_outside(blocks: ByteRanges, *arenas: ByteRanges) -> ByteRanges:
-    taken = intervals.union(*arenas)
-    if not len(taken):
+def _blocks_outside_arenas(blocks: ByteRanges, *arenas: ByteRanges) -> ByteRanges:
+    arena_ranges = intervals.union(*arenas)
+    if not len(arena_ranges):
         return blocks
-    following = np.searchsorted(taken[:, 1], blocks[:, 0], side="right")
-    starts = np.append(taken[:, 0], intervals.LAST_ADDRESS)
-    return blocks[starts[following] >= blocks[:, 1]]
+    next_arena = np.searchsorted(arena_ranges[:, 1], blocks[:, 0], side="right")
+    starts = np.append(arena_ranges[:, 0], intervals.LAST_ADDRESS)
+    return blocks[starts[next_arena] >= blocks[:, 1]]

@@ -24,8 +24,8 @@ class OwnerInUse:
     Attributes:
         owner: the owner.
         bytes_of: its bytes at a moment; None if they could not be read.
-        min_bytes: the smallest growth after the warm-up that is not noise. Owners that are known by
-            resident pages only need more.
+        min_bytes: the smallest growth after the warm-up that is not noise. It is larger for owners
+            whose memory is known by resident pages only.
     """
 
     owner: GrowingOwner
@@ -48,15 +48,15 @@ OWNERS_IN_USE = (
 )
 """The owners whose steady growth is a leak or kept values. Blocks of malloc are counted to the
 byte; Python's heap and private mappings by resident pages; files and shared memory by the size of
-their mappings, because reading on in a mapped file makes more pages resident, too."""
+their mappings, because reading further in a mapped file also makes more pages resident."""
 
 
 class KeptValues(NamedTuple):
-    """The values of most earlier runs that are alive in a program, or copies of them.
+    """The values of most earlier runs that are alive in a program, or copies of these values.
 
     Attributes:
-        names: their description; empty for none.
-        bytes_per_run: what they take more with each run; None if it is not known.
+        names: their description; empty if there are none.
+        bytes_per_run: the bytes by which they grow with each run; None if not known.
     """
 
     names: str = ""
@@ -75,11 +75,11 @@ class GrowthObservation:
         unit: the unit that growth is counted by.
         warm_up: the first moment after the warm-up, an index of `moments`.
         samples: counters after each run.
-        new_largest: the numbers of the runs that had an input larger than all before.
+        new_largest: the numbers of the runs that had a larger input than all earlier runs.
         blocks: sizes of blocks of malloc that grew.
-        growing_heap_bytes: at each moment the bytes of blocks of malloc of the sizes whose number
-            grows steadily (`memdiag.growth.growing_sizes`), by which the heap is judged; None to
-            judge it by all blocks in use.
+        growing_heap_bytes: at each moment the bytes of malloc's blocks whose size has a steadily
+            growing number of blocks (`memdiag.growth.growing_sizes`). The heap is judged by them;
+            None to judge it by all blocks in use.
         min_heap_bytes: the smallest growth of these blocks after the warm-up that is not noise.
         caller_keeps_nothing: whether the caller is memdiag, which keeps no outputs.
         kept: the values that the program keeps.
@@ -100,15 +100,17 @@ class GrowthObservation:
 
     def with_heap(self) -> "GrowthObservation":
         """Return the observation without moments whose heap was not read, if enough remain."""
-        known = [moment.heap_bytes is not None for moment in self.moments]
-        if all(known) or sum(known[self.warm_up :]) < MIN_MOMENTS:
+        is_heap_known = [moment.heap_bytes is not None for moment in self.moments]
+        if all(is_heap_known) or sum(is_heap_known[self.warm_up :]) < MIN_MOMENTS:
             return self
-        growing = self.growing_heap_bytes
+        growing_bytes = self.growing_heap_bytes
         return replace(
             self,
-            moments=tuple(compress(self.moments, known)),
-            warm_up=sum(known[: self.warm_up]),
-            growing_heap_bytes=None if growing is None else tuple(compress(growing, known)),
+            moments=tuple(compress(self.moments, is_heap_known)),
+            warm_up=sum(is_heap_known[: self.warm_up]),
+            growing_heap_bytes=None
+            if growing_bytes is None
+            else tuple(compress(growing_bytes, is_heap_known)),
         )
 
     @property

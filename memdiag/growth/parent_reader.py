@@ -28,7 +28,7 @@ from memdiag.records.codec import encode
 from memdiag.records.growth import Growth, LargestInput
 
 FUNCTION_THREADS = 2
-"""Threads that may have a cache of freed blocks: the one that calls, and one more."""
+"""Threads that may have a cache of freed blocks: the calling thread, and one more."""
 
 
 class ReadingRequest(Record, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
     Attributes:
         run: the number of calls until now.
         sessions: the number of sessions that are alive.
-        largest_input: of the run whose inputs had the most bytes; None if it is not known.
+        largest_input: the inputs of the run whose inputs had the most bytes; None if not known.
         starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         alive: at the end, how many values of earlier runs are alive, and how many there were, by
@@ -54,33 +54,33 @@ class ReadingRequest(Record, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Read process PID for each line of standard input, and print an empty line, or an error.
+    """Read process PID for each line of standard input, and print an empty line or an error.
 
     The arguments are PID and the subject of the record. The last request is answered with the
     record.
     """
     pid, subject = int(sys.argv[1]), sys.argv[2]
-    memory: list[MemoryMoment] = []
+    readings: list[MemoryMoment] = []
     contents: list[dict[int, str]] = []
     started_s = time.perf_counter()
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=ReadingRequest)
         if request.alive is not None:
-            sys.stdout.buffer.write(encode(_parent_growth(memory, contents, request, subject)))
+            sys.stdout.buffer.write(encode(_parent_growth(readings, contents, request, subject)))
             return
         answer = ""
         try:
-            read = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
+            reading = read_moment(pid, run=request.run, time_s=time.perf_counter() - started_s)
             moment = msgspec.structs.replace(
-                read.moment,
+                reading.moment,
                 sessions=request.sessions,
                 largest_input=request.largest_input,
             )
-            if memory and request.starts:
-                contents.append(recognised_contents(pid, memory[0], read, request.starts))
+            if readings and request.starts:
+                contents.append(recognised_contents(pid, readings[0], reading, request.starts))
             # The first moment alone keeps the addresses of its blocks.
-            blocks = intervals.empty_ranges() if memory else read.blocks
-            memory.append(replace(read, moment=moment, blocks=blocks))
+            blocks = intervals.empty_ranges() if readings else reading.blocks
+            readings.append(replace(reading, moment=moment, blocks=blocks))
         except MemdiagError as error:
             answer = str(error)
         sys.stdout.write(f"{answer}\n")
@@ -88,18 +88,20 @@ def main() -> None:
 
 
 def _parent_growth(
-    memory: list[MemoryMoment],
+    readings: list[MemoryMoment],
     contents: Sequence[Mapping[int, str]],
     request: ReadingRequest,
     subject: str,
 ) -> Growth:
-    before, after = memory[1], memory[-1]
-    min_growth = min_growth_of_program(FUNCTION_THREADS, after.moment.run - before.moment.run)
-    heap = growing_heap(memory, 1, "run", min_growth)
-    repeated = repeated_contents(contents, heap.sizes)
-    blocks = grown_blocks(before, after, sizes=heap.sizes, contents=repeated)
+    first_reading, last_reading = readings[1], readings[-1]
+    min_growth = min_growth_of_program(
+        FUNCTION_THREADS, last_reading.moment.run - first_reading.moment.run
+    )
+    heap = growing_heap(readings, 1, "run", min_growth)
+    content_by_size = repeated_contents(contents, heap.sizes)
+    blocks = grown_blocks(first_reading, last_reading, sizes=heap.sizes, contents=content_by_size)
     observation = GrowthObservation(
-        moments=tuple(reading.moment for reading in memory),
+        moments=tuple(reading.moment for reading in readings),
         unit="run",
         warm_up=1,
         blocks=blocks,
@@ -112,7 +114,7 @@ def _parent_growth(
         subject=subject,
         kind="process",
         runs=request.run,
-        warm_up_runs=before.moment.run,
-        warm_up_s=before.moment.time_s,
+        warm_up_runs=first_reading.moment.run,
+        warm_up_s=first_reading.moment.time_s,
         onnxruntime=None,
     )

@@ -16,32 +16,32 @@ from memdiag.growth.moment import MemoryMoment, read_moment
 from memdiag.records.growth import LargestInput, Moment
 
 MAX_MOMENTS = 64
-"""From here on every second moment is dropped and the period doubled."""
+"""If there are more moments, every second one is dropped and the period is doubled."""
 
 MAX_READING_SHARES = ((12, 0.75), (24, 0.5))
 MAX_READING_SHARE = 0.1
-"""Share of the time that the first 12 readings, the next up to 24, and later ones may take: a short
-program has few moments otherwise."""
+"""Shares of the time that readings may take: the first 12, the next ones up to 24, and later ones.
+Otherwise a short program would have few moments."""
 
 MAX_STOPPED_SHARE = 0.25
 """Share of the time for which a process may be stopped: a service still answers."""
 
 MAX_ATTEMPTS = 3
-"""Readings for one moment: threads that are not in a run go on allocating."""
+"""Attempts to read a moment: threads that are not in a run go on allocating."""
 
 FEW_MOMENTS = 12
 MIN_LAST_SHARE = 0.05
-"""Share of all runs since the last reading for which the memory is read at the end, unless there
-are few moments. A shorter interval would be judged by what the end itself changes."""
+"""The memory is read at the end if this share of all runs came after the last reading, or if there
+are few moments. In a shorter interval, changes at the end itself would distort the verdict."""
 
 MIN_EXPECTED_SHARE = 0.5
-"""Growth at the end, as a share of what the readings before let expect, below which memory was
-released there: Python frees some of its own before its exit handlers are called."""
+"""If the growth at the end is below this share of the growth that earlier readings let expect,
+memory was released there: Python frees some of its memory before it calls its exit handlers."""
 
 MAX_RELEASED_BYTES = 4096
 MAX_RELEASED_SHARE = 0.02
-"""Memory in use that a program may release at its end, in bytes or as a share of its growth, before
-the reading there is left out: its local variables are gone, and with them values that it kept."""
+"""Memory in use that a program may release at its end, in bytes or as a share of its growth. If it
+releases more, the reading is left out: values that local variables kept are gone by then."""
 
 
 @dataclass
@@ -56,8 +56,8 @@ class ProcessHistory:
             of a second.
         stopped_s: the seconds for which it was stopped.
         failure: why the last reading failed; empty if it did not.
-        contents: at each reading the contents that were recognised in blocks which came into use
-            since the first moment, by the size of the blocks.
+        contents: at each reading the contents that were recognised in blocks that came into use
+            after the first moment, by the size of the blocks.
     """
 
     pid: int
@@ -83,20 +83,20 @@ class ProcessHistory:
     ) -> float:
         """Read the memory if the next moment is due, and return the seconds until the next one.
 
-        A part of the memory that cannot be read, or not as before, is read again. If that does not
-        help either, the moment has the counters of the process only.
+        If a part of the memory cannot be read, or less of it than before, it is read again. If that
+        does not help, the moment has the counters of the process only.
 
         Args:
             now_s: seconds since the start of the recording.
             runs: the runs of the sessions of the process until now; 0 if they are not known.
             sessions: the sessions that are alive; None if they are not known.
-            largest_input: of the run whose inputs had the most bytes; None if it is not known.
+            largest_input: the inputs of the run whose inputs had the most bytes; None if not known.
             value_starts: the first bytes of values of an earlier run in hexadecimal, and their
-                sizes in bytes, by description: to recognise copies. The process waits.
+                sizes in bytes, by description, to recognise copies in a process that waits.
             waits: whether the process starts no run during the reading.
-            runs_in_flight: the runs that go on nevertheless.
-            at_exit: whether the program ends: the memory is read now, and left out if it was
-                released.
+            runs_in_flight: the number of runs that go on during the reading.
+            at_exit: whether the program ends. The memory is read now, and the reading is left out
+                if memory was released.
         """
         if (at_exit and not self._is_stale(runs)) or (now_s < self._due_s and not at_exit):
             return max(0.0, self._due_s - now_s)
@@ -104,84 +104,91 @@ class ProcessHistory:
         try:
             with paused_process(self.pid) if self.stops_process else nullcontext():
                 for _ in range(MAX_ATTEMPTS):
-                    read = read_moment(self.pid, run=runs, time_s=now_s)
-                    is_torn = self._is_torn(read, sessions)
+                    reading = read_moment(self.pid, run=runs, time_s=now_s)
+                    is_torn = self._is_torn(reading, sessions)
                     if not is_torn:
                         break
-                # What is the same in each reading of a process at rest is so.
+                # If a process is at rest and each attempt reads the same, that is its state.
                 is_at_rest = self.stops_process or (waits and not runs_in_flight)
                 if (is_torn and not is_at_rest) or runs_in_flight:
-                    read = read.without_owners()
+                    reading = reading.without_owners()
                 elif self.moments and value_starts and not at_exit:
-                    contents = recognised_contents(self.pid, self.moments[0], read, value_starts)
+                    contents = recognised_contents(self.pid, self.moments[0], reading, value_starts)
                     self.contents.append(contents)
         except XrayError as error:
             self.failure = str(error)
             return self.period_s
         self.failure = ""
         moment = msgspec.structs.replace(
-            read.moment, sessions=sessions, largest_input=largest_input
+            reading.moment, sessions=sessions, largest_input=largest_input
         )
-        read = replace(read, moment=moment)
+        reading = replace(reading, moment=moment)
         if at_exit and self._has_released(moment):
             return self.period_s
         if len(self.moments) > 1:
             self.moments[-1] = replace(self.moments[-1], blocks=intervals.empty_ranges())
-        self.moments.append(read)
-        took_s = time.perf_counter() - started
+        self.moments.append(reading)
+        reading_s = time.perf_counter() - started
         if self.stops_process:
-            self.stopped_s += took_s
+            self.stopped_s += reading_s
         count = len(self.moments)
-        shares = (share for until, share in MAX_READING_SHARES if count < until)
+        shares = (share for max_count, share in MAX_READING_SHARES if count < max_count)
         share = next(shares, MAX_READING_SHARE)
         if self.stops_process:
             share = min(share, MAX_STOPPED_SHARE)
-        self._due_s = now_s + max(self.period_s, took_s / share)
+        self._due_s = now_s + max(self.period_s, reading_s / share)
         if count > MAX_MOMENTS:
             del self.moments[1:-1:2]
             self.period_s *= 2
-        return max(0.0, self._due_s - now_s - took_s)
+        return max(0.0, self._due_s - now_s - reading_s)
 
-    def _is_torn(self, read: MemoryMoment, sessions: int | None) -> bool:
-        """Return whether a part of `read` is missing that was there before."""
-        known = next(
+    def _is_torn(self, reading: MemoryMoment, sessions: int | None) -> bool:
+        """Return whether `reading` lacks a part of the memory that an earlier reading has."""
+        earlier_reading = next(
             (moment for moment in reversed(self.moments) if moment.moment.heap_bytes is not None),
             None,
         )
-        if known is None:
-            return read.has_inconsistent_arena
-        arenas, before = read.moment.arenas, known.moment
+        if earlier_reading is None:
+            return reading.has_inconsistent_arena
+        arenas, earlier_moment = reading.moment.arenas, earlier_reading.moment
         if arenas is None:
             return True
-        if read.has_inconsistent_arena and not known.has_inconsistent_arena:
+        if reading.has_inconsistent_arena and not earlier_reading.has_inconsistent_arena:
             return True
-        if sessions is None or before.sessions is None:
-            return arenas == 0 and bool(before.arenas)
-        return arenas < (before.arenas or 0) and sessions >= before.sessions
+        if sessions is None or earlier_moment.sessions is None:
+            return arenas == 0 and bool(earlier_moment.arenas)
+        return arenas < (earlier_moment.arenas or 0) and sessions >= earlier_moment.sessions
 
     def _is_stale(self, runs: int) -> bool:
-        """Return whether one more moment after `runs` tells more: there are few, or many runs."""
-        last = self.moments[-1].moment.run if self.moments else 0
-        return len(self.moments) < FEW_MOMENTS or runs - last >= MIN_LAST_SHARE * runs
+        """Return whether a moment after `runs` tells more: moments are few, or new runs many."""
+        last_run = self.moments[-1].moment.run if self.moments else 0
+        return len(self.moments) < FEW_MOMENTS or runs - last_run >= MIN_LAST_SHARE * runs
 
     def _has_released(self, moment: Moment) -> bool:
-        """Return whether `moment` at the end has less memory in use, or is not known."""
+        """Return whether `moment`, at the end, has less memory in use, or an unknown amount."""
         in_use = _bytes_in_use(moment)
         if in_use is None or len(self.moments) < 2:
             return in_use is None
-        sizes = [_bytes_in_use(each.moment) for each in self.moments]
-        known = [size for size in sizes if size is not None] or [in_use]
-        enough = max(MAX_RELEASED_BYTES, MAX_RELEASED_SHARE * (known[-1] - known[0]))
-        expected = self._expected_growth(moment)
-        least = MIN_EXPECTED_SHARE * expected if expected > enough else -enough
-        return in_use - known[-1] < least
+        sizes = [_bytes_in_use(reading.moment) for reading in self.moments]
+        known_sizes = [size for size in sizes if size is not None] or [in_use]
+        allowed_bytes = max(
+            MAX_RELEASED_BYTES, MAX_RELEASED_SHARE * (known_sizes[-1] - known_sizes[0])
+        )
+        expected_bytes = self._expected_growth(moment)
+        min_growth = (
+            MIN_EXPECTED_SHARE * expected_bytes
+            if expected_bytes > allowed_bytes
+            else -allowed_bytes
+        )
+        return in_use - known_sizes[-1] < min_growth
 
     def _expected_growth(self, moment: Moment) -> float:
-        """Return the growth until `moment` by the second half of the moments; 0 for few of them."""
+        """Return the bytes of growth until `moment` that the second half of the moments lets
+        expect; 0 if there are few moments."""
         sizes = [
-            (each.moment.run, size)
-            for each in self.moments[len(self.moments) // 2 :]
-            if (size := _bytes_in_use(each.moment)) is not None
+            (reading.moment.run, size)
+            for reading in self.moments[len(self.moments) // 2 :]
+            if (size := _bytes_in_use(reading.moment)) is not None
         ]
         if len(self.moments) < FEW_MOMENTS or len(sizes) < 2 or sizes[-1][0] <= sizes[0][0]:
             return 0.0

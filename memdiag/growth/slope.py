@@ -35,10 +35,10 @@ def robust_slope(x: Sequence[float], y: Sequence[float], *, z: float = Z95) -> S
         raise ValueError(f"a slope needs {MIN_POINTS} points or more, not {count}")
     first, second = np.triu_indices(count, k=1)
     positions, values = np.asarray(x, float), np.asarray(y, float)
-    apart = positions[second] > positions[first]
-    if not apart.any():
+    is_apart = positions[second] > positions[first]
+    if not is_apart.any():
         return Slope(bytes_per_unit=0.0, low=0.0, high=0.0)
-    first, second = first[apart], second[apart]
+    first, second = first[is_apart], second[is_apart]
     slopes = np.sort((values[second] - values[first]) / (positions[second] - positions[first]))
     # Half the width of the interval in ranks, from the variance of Kendall's tau without ties.
     width = z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)

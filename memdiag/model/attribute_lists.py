@@ -1,7 +1,7 @@
 """Long lists in attributes: the parameters of trees, support vectors and linear models.
 
 Operators of ai.onnx.ml have their parameters in attributes instead of initializers, such as
-``nodes_values`` of a TreeEnsembleRegressor. The runtime keeps the lists as parsed, besides what its
+``nodes_values`` of a TreeEnsembleRegressor. The runtime keeps the lists as parsed, next to what its
 kernel makes of them.
 """
 
@@ -17,7 +17,7 @@ from memdiag.model.tensor_types import Array
 from memdiag.records.weights import Weight
 
 MIN_LISTED_BYTES = 1024
-"""Lists of fewer bytes are passed over."""
+"""Lists of fewer bytes are skipped."""
 
 MIN_NUMBERS = MIN_LISTED_BYTES // 8
 
@@ -39,7 +39,7 @@ class AttributeList(NamedTuple):
 def attribute_lists(model_file: ModelFile) -> Iterator[AttributeList]:
     """Yield the long lists of numbers and strings in attributes of a model.
 
-    Each list is read to count its elements. Operators of ONNX's own domain have none.
+    Each list is read to count its elements. Operators of ONNX's own domain have no such lists.
     """
     graphs = list(model_file.graph.with_paths())
     for function in model_file.functions:
@@ -81,10 +81,10 @@ def _attribute_lists_in_graph(
                 yield AttributeList(weight, node, attribute)
 
 
-def list_values(model_file: ModelFile, found: AttributeList) -> Array:
+def list_values(model_file: ModelFile, attribute_list: AttributeList) -> Array:
     """Return the elements of a list, as they are in the memory of a session."""
-    whole = model_file.read_attribute(found.attribute)
-    match found.weight.dtype:
+    whole = model_file.read_attribute(attribute_list.attribute)
+    match attribute_list.weight.dtype:
         case "float":
             return np.fromiter(whole.floats, "<f4", len(whole.floats))
         case "int64":

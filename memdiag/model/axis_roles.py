@@ -107,14 +107,14 @@ def axis_roles(graph: Graph, functions: Sequence[Graph] = ()) -> dict[str, AxisR
     scope = main_scope(graph, functions)
     ranked_roles: dict[str, tuple[int, AxisRole]] = {}
     for name, value in values.items():
-        own = axes[name]
-        if not own or all(axis.size is not None for axis in own):
+        input_axes = axes[name]
+        if not input_axes or all(axis.size is not None for axis in input_axes):
             continue
-        evidence = _operator_roles(scope, name, len(own))
-        for axis in own:
+        evidence = _operator_roles(scope, name, len(input_axes))
+        for axis in input_axes:
             if axis.size is None and not is_expression(axis.key, keys):
                 ranked = _ranked_axis_role(
-                    axis, own, value, axis.key in batches, evidence.get(axis.position)
+                    axis, input_axes, value, axis.key in batches, evidence.get(axis.position)
                 )
                 if axis.key not in ranked_roles or ranked[0] < ranked_roles[axis.key][0]:
                     ranked_roles[axis.key] = ranked
@@ -143,21 +143,21 @@ def dims_by_name(
     keys = _free_keys(free_axes(graph))
     if dims.keys() <= keys:
         return dict(dims)
-    by_role = _dims_of_each_role(graph, functions)
-    by_name: dict[str, Size] = {}
+    keys_by_role = _dims_of_each_role(graph, functions)
+    sizes_by_key: dict[str, Size] = {}
     for name, size in dims.items():
-        named = [name] if name in keys else by_role.get(name, [name])
-        if len(named) > 1:
-            example = ",".join(f"{key}=N" for key in named[:_MAX_EXAMPLE_KEYS])
+        dimension_keys = [name] if name in keys else keys_by_role.get(name, [name])
+        if len(dimension_keys) > 1:
+            example = ",".join(f"{key}=N" for key in dimension_keys[:_MAX_EXAMPLE_KEYS])
             raise UsageError(
-                f"dimension {name!r}: {len(named)} dimensions have this role. Name them:"
+                f"dimension {name!r}: {len(dimension_keys)} dimensions have this role. Name them:"
                 f" --dim {example}."
             )
-        key = named[0]
+        key = dimension_keys[0]
         if key != name and key in dims:
             raise UsageError(f"dimension {key!r} is also given as {name!r}. Leave one of them out.")
-        by_name[key] = size
-    return by_name
+        sizes_by_key[key] = size
+    return sizes_by_key
 
 
 def check_dim_names(graph: Graph, functions: Sequence[Graph], names: Collection[str]) -> None:
@@ -184,17 +184,17 @@ def _free_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
 
 def dims_by_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, str]:
     """Return the free dimension of each role that exactly one has, by the name of the role."""
-    found = _dims_of_each_role(graph, functions)
-    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
+    keys_by_role = _dims_of_each_role(graph, functions)
+    return {name: keys[0] for name, keys in keys_by_role.items() if len(keys) == 1}
 
 
 def _dims_of_each_role(graph: Graph, functions: Sequence[Graph]) -> dict[str, list[str]]:
-    """Return the free dimensions by the name of their role, without those of unknown role."""
-    names: dict[str, list[str]] = {}
+    """Return the free dimensions by the name of their role, without dimensions of unknown role."""
+    keys_by_role: dict[str, list[str]] = {}
     for key, role in axis_roles(graph, functions).items():
-        names.setdefault(role.name, []).append(key)
-    names.pop(UNKNOWN_ROLE.name, None)
-    return names
+        keys_by_role.setdefault(role.name, []).append(key)
+    keys_by_role.pop(UNKNOWN_ROLE.name, None)
+    return keys_by_role
 
 
 def _free_sides(
@@ -207,11 +207,11 @@ def _free_sides(
     """
     free_sides = set()
     for axes in inputs.values():
-        free = [axis for axis in axes or () if axis.size is None]
-        named = [(axis, roles[axis.key]) for axis in free if axis.key in roles]
-        sides = [axis for axis, role in named if role.name in ("height", "width")]
+        unsized = [axis for axis in axes or () if axis.size is None]
+        free_roles = [(axis, roles[axis.key]) for axis in unsized if axis.key in roles]
+        sides = [axis for axis, role in free_roles if role.name in ("height", "width")]
         channels = {axis.size for axis in (axes or ())[-3:] if axis.size is not None}
-        channels |= {role.size for _, role in named if role.name == "channels"}
+        channels |= {role.size for _, role in free_roles if role.name == "channels"}
         if len(sides) == 2 and len(axes or ()) in (3, 4) and channels <= {1, 3}:
             free_sides |= {axis.key for axis in sides}
     return free_sides
@@ -220,17 +220,17 @@ def _free_sides(
 def _detection_output(graph: Graph, roles: Mapping[str, AxisRole]) -> str:
     """Return the name of an output whose size depends on the image's size; ``""`` without one.
 
-    Such an output is a map or a list of objects. It has three or more dimensions, one of them
-    behind the first free, which is neither the length of a text nor a dimension of an input; or its
-    name contains boxes, masks or the like. The output of a classifier is [batch, classes], that of
-    an encoder [batch, sequence, features].
+    Such an output is a map or a list of objects. It has three or more dimensions. One of
+    them, but not the first, is free, and neither the length of a text nor a dimension of an input.
+    Or its name contains boxes, masks or the like. The output of a classifier is [batch, classes],
+    the output of an encoder [batch, sequence, features].
     """
-    others = {key for key, role in roles.items() if role.name not in ("height", "width")}
+    other_keys = {key for key, role in roles.items() if role.name not in ("height", "width")}
     for value in graph.output_values:
         axes = axes_of(value) or ()
         grows = len(axes) >= 3 and any(
             axis.size is None
-            and axis.symbol not in others
+            and axis.symbol not in other_keys
             and not _lower_case_words(axis.symbol) & _SEQUENCE_WORDS
             for axis in axes[1:]
         )
@@ -247,24 +247,24 @@ def total_lengths(
     They are dimensions with total in their names, and lengths of masks. The result has the
     `InputAxis.key` of each, with the keys of both summands.
     """
-    past = next((key for key, role in roles.items() if role.name == "past"), None)
-    new = [
+    past_key = next((key for key, role in roles.items() if role.name == "past"), None)
+    new_keys = [
         axis.key
         for name, axes in inputs.items()
         for axis in axes or ()
         if axis.size is None and axis.position == 1 and axis.rank >= 2
         if roles.get(axis.key, UNKNOWN_ROLE).name == "sequence" and not _is_mask(name)
     ]
-    if past is None or not new:
+    if past_key is None or not new_keys:
         return {}
     totals = {key for key in roles if _lower_case_words(key) & _TOTAL_WORDS}
     totals |= {
         axes[-1].key
         for name, axes in inputs.items()
         if axes and len(axes) == 2 and _is_mask(name) and "encoder" not in name.lower()
-        if axes[-1].size is None and axes[-1].key in roles and axes[-1].key not in new
+        if axes[-1].size is None and axes[-1].key in roles and axes[-1].key not in new_keys
     }
-    return {key: (past, new[0]) for key in totals if key not in (past, new[0])}
+    return {key: (past_key, new_keys[0]) for key in totals if key not in (past_key, new_keys[0])}
 
 
 UNKNOWN_ROLE = AxisRole("size", SEQUENCE_LENGTH, "its role is not known")
@@ -289,12 +289,12 @@ def _ranked_axis_role(
     """Return the role of one axis, and the rank of the evidence: the lowest is best."""
     if evidence is not None and evidence.is_required:
         return 0, evidence
-    by_name = _role_of_symbol(axis, axes)
-    if by_name is not None and by_name.name == "sequence" and evidence is not None:
+    symbol_role = _role_of_symbol(axis, axes)
+    if symbol_role is not None and symbol_role.name == "sequence" and evidence is not None:
         # Samples of a sound are often called a sequence.
-        by_name = evidence if evidence.name == "samples" else by_name
-    if by_name is not None:
-        return 1, by_name
+        symbol_role = evidence if evidence.name == "samples" else symbol_role
+    if symbol_role is not None:
+        return 1, symbol_role
     if is_batch:
         return 2, AxisRole("batch", 1, f"axis {axis.position} of {axis.rank}")
     if evidence is not None:
@@ -307,7 +307,7 @@ def _ranked_axis_role(
 def _role_of_symbol(axis: InputAxis, axes: Sequence[InputAxis]) -> AxisRole | None:
     """Return the role that the symbol of a free dimension names; None if it names none."""
     words = _lower_case_words(axis.symbol)
-    why = f"called {axis.symbol!r}"
+    reason = f"called {axis.symbol!r}"
     name = ""
     if words & _BATCH_WORDS:
         name = "batch"
@@ -329,7 +329,7 @@ def _role_of_symbol(axis: InputAxis, axes: Sequence[InputAxis]) -> AxisRole | No
         if letter in ("b", "n"):
             name = "batch" if axis.position == 0 and len(axes) > 1 else ""
         name = name or (_ROLE_BY_LETTER[letter] if letter in ("t", "l", "s") else "")
-    return AxisRole(name, _usual_axis_size(name, axes), why) if name else None
+    return AxisRole(name, _usual_axis_size(name, axes), reason) if name else None
 
 
 def _role_of_position(
@@ -345,8 +345,8 @@ def _role_of_position(
     if rank == 4 and words & {"past", "key", "value", "cache"} and position == 2:
         return AxisRole("past", SEQUENCE_LENGTH, f"{where} of a key or value cache")
     if rank == 4 and not is_integer:
-        last_is_channels = axes[3].size in (1, 3, 4) and axes[1].size not in (1, 3, 4)
-        image = ("height", "width", "channels") if last_is_channels else _CHANNELS_FIRST
+        is_channels_last = axes[3].size in (1, 3, 4) and axes[1].size not in (1, 3, 4)
+        image = ("height", "width", "channels") if is_channels_last else _CHANNELS_FIRST
         name = image[position - 1]
         return AxisRole(name, _usual_axis_size(name, axes), f"{where}, taken for an image")
     if rank == 5 and not is_integer:
@@ -391,26 +391,28 @@ def _usual_axis_size(name: str, axes: Sequence[InputAxis]) -> int:
 def _operator_roles(scope: Scope, name: str, rank: int) -> dict[int, AxisRole]:
     """Return the roles of the axes of input `name`, by position, as far as operators imply them."""
     roles: dict[int, AxisRole] = {}
-    # Values to follow, each with the axis of the input that each of its own axes is (None: none).
+    # Values to follow, each with its layout, as in `_output_axis_layout`.
     pending: list[tuple[Scope, str, tuple[int | None, ...]]] = [(scope, name, tuple(range(rank)))]
-    seen = {(scope, name)}
+    visited = {(scope, name)}
     steps = 0
     while pending and steps < MAX_FOLLOWED_USES:
-        here, value, layout = pending.pop()
-        for use in here.uses(value):
+        current_scope, value, layout = pending.pop()
+        for use in current_scope.uses(value):
             steps += 1
             if steps >= MAX_FOLLOWED_USES:
                 break
             for position, role in _roles_from_operator(use, layout):
-                at = layout[position] if 0 <= position < len(layout) else None
-                if at is not None and (at not in roles or role.is_required > roles[at].is_required):
-                    roles[at] = role
-            moved = _output_axis_layout(use, layout)
-            if moved is not None:
-                after = (use.scope, use.node.output[0])
-                if after not in seen:
-                    seen.add(after)
-                    pending.append((*after, moved))
+                input_axis = layout[position] if 0 <= position < len(layout) else None
+                if input_axis is not None and (
+                    input_axis not in roles or role.is_required > roles[input_axis].is_required
+                ):
+                    roles[input_axis] = role
+            output_layout = _output_axis_layout(use, layout)
+            if output_layout is not None:
+                output = (use.scope, use.node.output[0])
+                if output not in visited:
+                    visited.add(output)
+                    pending.append((*output, output_layout))
     return roles
 
 
@@ -428,7 +430,8 @@ def _output_axis_layout(use: Use, layout: tuple[int | None, ...]) -> tuple[int |
         return layout
     if node.op_type == "Transpose":
         order = integers_attribute(node, "perm") or tuple(range(len(layout)))[::-1]
-        return tuple(layout[i] for i in order) if sorted(order) == [*range(len(layout))] else None
+        is_permutation = sorted(order) == [*range(len(layout))]
+        return tuple(layout[axis] for axis in order) if is_permutation else None
     if node.op_type == "Unsqueeze":
         axes = integers_attribute(node, "axes")
         if not axes and len(node.input) > 1:
@@ -436,9 +439,9 @@ def _output_axis_layout(use: Use, layout: tuple[int | None, ...]) -> tuple[int |
         if not axes:
             return None
         rank = len(layout) + len(axes)
-        added = {axis % rank for axis in axes}
-        rest = iter(layout)
-        return tuple(None if i in added else next(rest, None) for i in range(rank))
+        added_axes = {axis % rank for axis in axes}
+        remaining = iter(layout)
+        return tuple(None if axis in added_axes else next(remaining, None) for axis in range(rank))
     return None
 
 
@@ -454,8 +457,8 @@ def _roles_from_operator(use: Use, layout: Sequence[int | None]) -> Iterator[tup
     """Yield the roles that an operator implies for the axes of the value that it reads."""
     node, rank = use.node, len(layout)
     if use.input_index:
-        looks_up = node.op_type in ("Gather", "EmbedLayerNormalization")
-        if looks_up and use.input_index == 1 and rank == 2:
+        is_lookup = node.op_type in ("Gather", "EmbedLayerNormalization")
+        if is_lookup and use.input_index == 1 and rank == 2:
             yield 1, AxisRole("sequence", SEQUENCE_LENGTH, f"indices of {_quoted_node_label(node)}")
         return
     weight = _weight_shape(use)
@@ -505,7 +508,7 @@ def _roles_from_operator(use: Use, layout: Sequence[int | None]) -> Iterator[tup
             AxisRole("features", rows, f"the rows of {_quoted_node_label(node)}", is_required=True),
         )
     elif node.op_type in _RECURRENT_OPERATORS and len(weight) == 3 and rank == 3:
-        by_batch = integer_attribute(node, "layout", 0)
+        is_batch_first = integer_attribute(node, "layout", 0)
         yield (
             2,
             AxisRole(
@@ -513,7 +516,7 @@ def _roles_from_operator(use: Use, layout: Sequence[int | None]) -> Iterator[tup
             ),
         )
         yield (
-            1 if by_batch else 0,
+            1 if is_batch_first else 0,
             AxisRole("sequence", SEQUENCE_LENGTH, f"the steps of {_quoted_node_label(node)}"),
         )
 

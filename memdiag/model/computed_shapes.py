@@ -2,12 +2,12 @@
 
 ONNX carries the numbers of shapes through a few operators, into few others, and into no loop.
 `ComputedShapes` goes through the nodes in order. Where the type of an output is not known it
-computes the numbers on which it depends: Shape, and integers from there on. Of an If whose
-condition is known only the branch that runs is followed. A Loop is followed through its first
-iterations; if its state grows by the same amount in each, the last one follows from these.
+computes the numbers on which it depends: Shape, and integers from there on. If the condition of an
+If is known, only the branch that runs is followed. A Loop is followed through its first iterations;
+if its state grows by the same amount in each, the last one follows from these.
 
-What depends on the data, and all that follows from it, stays unknown. Or it is as large as it can
-be, where an operator limits it: NonZero finds no more than all elements.
+What depends on the data, and all that follows from it, stays unknown. Where an operator limits it,
+it may instead be as large as it can be: NonZero finds no more than all elements.
 """
 
 from collections import defaultdict
@@ -27,16 +27,16 @@ from memdiag.model.tensor_data import CONSTANT_FIELDS, constant_array, inline_ar
 from memdiag.model.tensor_types import ELEMENT_TYPES, Array, TensorType, known_shape
 
 _MAX_SIZE_RESULT = (1 << 63) - 1
-"""Of the values that a Size counts, which is an int64."""
+"""The largest result of a Size, which is an int64."""
 
 MAX_ELEMENTS = 1 << 20
 """Numbers of a value that is computed: a mask of a thousand by a thousand."""
 
 MAX_COMPUTED = 1 << 24
-"""Numbers that are computed in all; further values stay unknown."""
+"""Numbers that are computed in total; further values stay unknown."""
 
 MAX_INFERRED = 50_000
-"""Nodes whose outputs are inferred; further ones stay unknown."""
+"""Nodes whose outputs are inferred; the outputs of further nodes stay unknown."""
 
 MAX_VISITED = 500_000
 """Nodes in the iterations of loops; what further iterations do is unknown."""
@@ -44,7 +44,7 @@ MAX_VISITED = 500_000
 MAX_CALLED = 100_000
 """Nodes in the bodies of functions, for each call; what further calls return stays unknown."""
 
-# Their results have at most as many numbers as their inputs, times the number of axes.
+# Results of these operators have at most as many numbers as their inputs, times the number of axes.
 _SELECTING_OPERATORS = frozenset({"Compress", "NonZero", "Unique"})
 
 _ValueKey = tuple[Scope, str]
@@ -55,7 +55,7 @@ class ComputedShapes:
 
     Args:
         graphs: the model.
-        types: the types that are known so far, by scope and name. Those that are found are added.
+        types: the types that are known so far, by scope and name. Computed types are added.
         opset: the version of ONNX's operators.
         sizes: sizes of free dimensions, among which may be counts (`count_inputs`).
         counts_largest: whether sizes that depend on the data are as large as they can be, where
@@ -63,8 +63,8 @@ class ComputedShapes:
 
     Attributes:
         types: the types.
-        refined: names of values by scope whose types ONNX's inference of the whole model does not
-            know as well.
+        refined: by scope, the names of values of whose types ONNX's inference of the whole model
+            knows less.
         runs: how often the subgraphs of an If or a Loop run, where that is known.
         first_iterations: the types in the first iteration of loops whose last one takes more, by
             the body and the graphs inside it.
@@ -120,10 +120,10 @@ class ComputedShapes:
             return
         kinds = {name: self._value_type(scope, name) for name in inputs}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
-        known = {name: value for name, value in values.items() if value is not None}
+        known_values = {name: value for name, value in values.items() if value is not None}
         if is_more_known:
             self._nodes_left -= 1
-            for name, kind in infer_outputs(node, self._opset, types, known).items():
+            for name, kind in infer_outputs(node, self._opset, types, known_values).items():
                 self._refine_type(scope, name, kind)
             for name in filter(None, node.output):
                 value = None
@@ -132,15 +132,19 @@ class ComputedShapes:
                 if value is not None:
                     self._refine_type(scope, name, _type_of_array(value))
         if self._counts_largest and self._lacks_types(scope, node):
-            for name, kind in largest_outputs(node, types, known).items():
+            for name, kind in largest_outputs(node, types, known_values).items():
                 self._refine_type(scope, name, kind)
 
     def _refine_type(self, scope: Scope, name: str, kind: TensorType | None) -> None:
-        """Note the type of a value if it says more than what is known."""
+        """Store the type of a value if it has more sizes than the known type."""
         if not name or kind is None or kind.shape is None:
             return
-        known = self.types[scope].get(name)
-        if known is None or known.shape is None or known.shape.count(None) > kind.shape.count(None):
+        known_type = self.types[scope].get(name)
+        if (
+            known_type is None
+            or known_type.shape is None
+            or known_type.shape.count(None) > kind.shape.count(None)
+        ):
             self.types[scope][name] = kind
             self.refined[scope].add(name)
 
@@ -149,7 +153,7 @@ class ComputedShapes:
         return defining is not None and name in self.refined[defining]
 
     def _is_computed(self, scope: Scope, name: str) -> bool:
-        """Return whether a value is none that the inference knows: a constant of the same graph."""
+        """Return whether a value is not a constant of the same graph, which the inference knows."""
         return name not in scope.graph.tensors
 
     def _value_type(self, scope: Scope, name: str) -> TensorType | None:
@@ -172,7 +176,7 @@ class ComputedShapes:
                 values[key[1]] = self._constant_numbers(key)
             elif key not in expanded and not any(self._is_unknown(operand) for operand in operands):
                 expanded.add(key)
-                # A graph with a cycle is none that runs.
+                # A graph with a cycle cannot run.
                 pending += [operand for operand in operands if operand and operand not in expanded]
             else:
                 self._compute_numbers(key, operands)
@@ -207,10 +211,12 @@ class ComputedShapes:
         kind = self.types[scope].get(name)
         if node.op_type not in _SELECTING_OPERATORS and not _is_small(kind):
             return None
-        return [self._defining_key(scope, each) for each in node.input if each]
+        return [
+            self._defining_key(scope, operand_name) for operand_name in node.input if operand_name
+        ]
 
     def _constant_numbers(self, key: _ValueKey) -> Array | None:
-        """Return the numbers of a constant of the file; None for what is no constant."""
+        """Return the numbers of a constant of the file; None for other values."""
         scope, name = key
         node = scope.producers.get(name)
         tensor = scope.graph.tensors.get(name)
@@ -231,12 +237,15 @@ class ComputedShapes:
         if node.op_type in ("Shape", "Size"):
             values[name] = self._shape_result(scope, node)
             return
-        found = {
-            each: self._values[at[0]].get(at[1])
-            for each, at in zip(filter(None, node.input), operands, strict=True)
-            if at is not None
+        names = filter(None, node.input)
+        numbers = {
+            operand_name: self._values[operand[0]].get(operand[1])
+            for operand_name, operand in zip(names, operands, strict=True)
+            if operand is not None
         }
-        known = {each: value for each, value in found.items() if value is not None}
+        known = {
+            operand_name: value for operand_name, value in numbers.items() if value is not None
+        }
         count = sum(value.size for value in known.values())
         if len(known) < len(set(filter(None, node.input))) or count > self._elements_left:
             return
@@ -288,21 +297,22 @@ class ComputedShapes:
         condition = condition_value(self._value_numbers(scope, node.input[0]))
         names = [subgraph.name for subgraph in node.subgraphs]
         if condition is not None:
-            taken = "then_branch" if condition else "else_branch"
+            taken_branch = "then_branch" if condition else "else_branch"
             self.runs |= {
-                each: int(name == taken) for name, each in zip(names, branches, strict=True)
+                branch: int(name == taken_branch)
+                for name, branch in zip(names, branches, strict=True)
             }
         results: list[list[KnownValue]] = []
         for branch in branches:
             if self.runs.get(branch, 1):
                 self._visit_scope(branch)
                 results.append([self._known_value(branch, name) for name in branch.outputs])
-        for name, known in zip(node.output, zip(*results, strict=False), strict=False):
-            kinds = {kind for kind, _ in known}
-            if len(known) == 1:
-                self._set_known_value(scope, name, known[0])
+        for name, branch_values in zip(node.output, zip(*results, strict=False), strict=False):
+            kinds = {kind for kind, _ in branch_values}
+            if len(branch_values) == 1:
+                self._set_known_value(scope, name, branch_values[0])
             elif len(kinds) == 1:
-                self._set_known_value(scope, name, known[0]._replace(value=None))
+                self._set_known_value(scope, name, branch_values[0]._replace(value=None))
             elif self._counts_largest:
                 largest = max(kinds, key=lambda kind: (kind and kind.nbytes) or 0)
                 is_known = None not in map(known_shape, kinds)
@@ -311,64 +321,67 @@ class ComputedShapes:
     def _follow_loop_node(self, scope: Scope, node: Node, body: Scope) -> None:
         """Follow a Loop; the types of its body become those of its last or first iteration.
 
-        Of these two the one whose values take more is chosen.
+        The iteration whose values take more memory is chosen.
         """
-        carried = node.input[2:]
-        first = tuple(self._known_value(scope, name) for name in carried)
-        inside = list(_scope_tree(body))
-        before = {each: dict(self.types[each]) for each in inside}
-        nodes = sum(len(each.nodes) for each in inside)
+        carried_names = node.input[2:]
+        first_state = tuple(self._known_value(scope, name) for name in carried_names)
+        body_scopes = list(_scope_tree(body))
+        types_before = {inner_scope: dict(self.types[inner_scope]) for inner_scope in body_scopes}
+        nodes = sum(len(inner_scope.nodes) for inner_scope in body_scopes)
 
         def iterate(index: int | None, state: LoopState) -> tuple[bool | None, LoopState]:
             self._visits_left -= nodes
             if self._visits_left < 0:
                 return None, tuple(KnownValue(None, None) for _ in state)
-            for scope in inside:
-                self.types[scope] = dict(before[scope])
+            for scope in body_scopes:
+                self.types[scope] = dict(types_before[scope])
                 self.refined.pop(scope, None)
                 self._values.pop(scope, None)
             number = None if index is None else np.array(index, np.int64)
             counter = KnownValue(TensorType("int64", ()), number)
             condition = KnownValue(TensorType("bool", ()), np.array(True))
-            for name, known in zip(body.inputs, (counter, condition, *state), strict=False):
-                self._set_known_value(body, name, known)
+            for name, known_value in zip(body.inputs, (counter, condition, *state), strict=False):
+                self._set_known_value(body, name, known_value)
             self._visit_scope(body)
-            ends = body.outputs[1 : 1 + len(carried)]
+            carried_outputs = body.outputs[1 : 1 + len(carried_names)]
             goes_on = (
                 condition_value(self._value_numbers(body, body.outputs[0]))
                 if body.outputs
                 else None
             )
-            after = [self._known_value(body, name) for name in ends]
-            after += [KnownValue(None, None)] * (
-                len(state) - len(after)
-            )  # a body without some outputs
-            return goes_on, tuple(after)
+            state_after = [self._known_value(body, name) for name in carried_outputs]
+            # A damaged body may lack outputs.
+            state_after += [KnownValue(None, None)] * (len(state) - len(state_after))
+            return goes_on, tuple(state_after)
 
         limit = self._iteration_limit(scope, node)
-        count, state = follow_loop(iterate, first, limit)
+        count, state = follow_loop(iterate, first_state, limit)
         if count is None and self._counts_largest and limit not in (None, MAX_ITERATIONS):
-            # As if the data did not end it earlier.
-            count, state = follow_loop(lambda *at: (True, iterate(*at)[1]), first, limit)
+            # The most iterations: as if the data did not end the loop earlier.
+            count, state = follow_loop(
+                lambda *arguments: (True, iterate(*arguments)[1]), first_state, limit
+            )
         final = state
         if count is not None:
             self.runs[body] = count
         if count:
             _, final = iterate(count - 1, state)
-            last_bytes = self._scopes_bytes(inside)
-            last = {each: self.types[each] for each in inside}
-            iterate(0, first)
-            if self._scopes_bytes(inside) < last_bytes:
-                self.first_iterations |= {each: self.types[each] for each in inside}
-            if self._scopes_bytes(inside) <= last_bytes:
-                self.types |= last
+            last_bytes = self._scopes_bytes(body_scopes)
+            last_types = {inner_scope: self.types[inner_scope] for inner_scope in body_scopes}
+            iterate(0, first_state)
+            if self._scopes_bytes(body_scopes) < last_bytes:
+                self.first_iterations |= {
+                    inner_scope: self.types[inner_scope] for inner_scope in body_scopes
+                }
+            if self._scopes_bytes(body_scopes) <= last_bytes:
+                self.types |= last_types
         elif count is None:
             iterate(None, state)
-        for name, known in zip(node.output, final, strict=False):
-            self._set_known_value(scope, name, known)
+        for name, known_value in zip(node.output, final, strict=False):
+            self._set_known_value(scope, name, known_value)
         # The other outputs of the iterations are stacked.
-        stacked = body.outputs[1 + len(carried) :]
-        for name, inner in zip(node.output[len(carried) :], stacked, strict=False):
+        stacked_outputs = body.outputs[1 + len(carried_names) :]
+        for name, inner in zip(node.output[len(carried_names) :], stacked_outputs, strict=False):
             kind = self._value_type(body, inner)
             if kind is not None and kind.shape is not None:
                 # Without an iteration the runtime takes 0 for sizes that it does not know.
@@ -376,7 +389,7 @@ class ComputedShapes:
                 self._refine_type(scope, name, kind._replace(shape=(count, *sizes)))
 
     def _iteration_limit(self, scope: Scope, node: Node) -> int | None:
-        """Return the most iterations that a Loop is given; None if that is not known."""
+        """Return the largest number of iterations of a Loop; None if it is not known."""
         limit, condition = (*node.input[:2], "", "")[:2]
         goes_on = condition_value(self._value_numbers(scope, condition)) if condition else True
         if goes_on is None:
@@ -387,15 +400,17 @@ class ComputedShapes:
         return min(max(count, 0), MAX_ITERATIONS) if goes_on else 0
 
     def _scopes_bytes(self, scopes: Sequence[Scope]) -> int:
-        return sum(kind.nbytes or 0 for each in scopes for kind in self.types[each].values())
+        return sum(
+            kind.nbytes or 0 for inner_scope in scopes for kind in self.types[inner_scope].values()
+        )
 
 
 def _scope_tree(scope: Scope) -> Iterator[Scope]:
     """Yield a scope and the scopes inside it, bodies of functions left out."""
     yield scope
     for inner in scope.subgraphs.values():
-        for each in inner:
-            yield from _scope_tree(each)
+        for inner_scope in inner:
+            yield from _scope_tree(inner_scope)
 
 
 def _is_small(kind: TensorType | None) -> bool:
@@ -412,5 +427,5 @@ def _type_of_array(value: Array) -> TensorType | None:
 
 
 def _has_references(node: Node) -> bool:
-    """Return whether an attribute is given where a function is called."""
+    """Return whether an attribute of `node` refers to an argument of a function call."""
     return any(attribute.ref_attr_name for attribute in node.attribute)

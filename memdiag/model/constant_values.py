@@ -17,7 +17,7 @@ RANDOM_OPERATORS = frozenset(
         *("RandomUniform", "RandomUniformLike"),
     }
 )
-"""Their result differs from one evaluation to the next."""
+"""Operators whose result differs from one evaluation to the next."""
 
 _ComputeOutput = Callable[[Node, Sequence[Array]], Array | None]
 
@@ -42,14 +42,14 @@ def evaluate_node(node: Node, inputs: Sequence[Array]) -> Array | None:
 
 
 def integer_value(value: Array | None) -> int | None:
-    """Return the value of a number or condition; None if it is not known, or is no integer."""
+    """Return the value of a number or condition; None if it is not known, or is not an integer."""
     if value is None or value.size != 1 or value.dtype.kind not in "biu":
         return None
     return int(value.reshape(()))
 
 
 def condition_value(value: Array | None) -> bool | None:
-    """Return the value of a condition; None if it is not known, or no condition."""
+    """Return the value of a condition; None if it is not known, or is not a condition."""
     number = integer_value(value)
     return None if number is None else bool(number)
 
@@ -69,7 +69,7 @@ def _first_type_rule(function: Callable[..., Array]) -> _ComputeOutput:
     return _broadcast_rule(lambda *inputs: np.asarray(function(*inputs)).astype(inputs[0].dtype))
 
 
-def _divided_values(left: Array, right: Array) -> Array:
+def _divide_values(left: Array, right: Array) -> Array:
     if left.dtype.kind == "f":
         return np.asarray(left / right)
     if not right.all():
@@ -132,7 +132,7 @@ def _compute_slice(node: Node, inputs: Sequence[Array]) -> Array | None:
 def _compute_reshape(node: Node, inputs: Sequence[Array]) -> Array:
     sizes = inputs[1].reshape(-1).tolist()
     if not integer_attribute(node, "allowzero", 0):
-        sizes = [inputs[0].shape[at] if size == 0 else size for at, size in enumerate(sizes)]
+        sizes = [inputs[0].shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return inputs[0].reshape(sizes)
 
 
@@ -170,14 +170,14 @@ def _compute_range(node: Node, inputs: Sequence[Array]) -> Array | None:
     return np.asarray(start + np.arange(count) * step).astype(inputs[0].dtype)
 
 
-def _chosen_values(condition: Array, yes: Array, no: Array) -> Array:
+def _select_values(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
 
 def _compute_reduce_prod(node: Node, inputs: Sequence[Array]) -> Array:
     axes = _operand_axes(node, inputs)
-    keep = bool(integer_attribute(node, "keepdims", 1))
-    product = np.prod(inputs[0], axis=axes or None, keepdims=keep)
+    keeps_axes = bool(integer_attribute(node, "keepdims", 1))
+    product = np.prod(inputs[0], axis=axes or None, keepdims=keeps_axes)
     return np.asarray(product).astype(inputs[0].dtype)
 
 
@@ -206,7 +206,7 @@ _COMPUTE_BY_OPERATOR: dict[str, _ComputeOutput] = {
     "Ceil": _first_type_rule(np.ceil),
     "Concat": _compute_concat,
     "ConstantOfShape": _compute_constant_of_shape,
-    "Div": _first_type_rule(_divided_values),
+    "Div": _first_type_rule(_divide_values),
     "Equal": _broadcast_rule(np.equal),
     "Expand": _compute_expand,
     "Floor": _first_type_rule(np.floor),
@@ -233,7 +233,7 @@ _COMPUTE_BY_OPERATOR: dict[str, _ComputeOutput] = {
     "Tile": _compute_tile,
     "Transpose": _compute_transpose,
     "Unsqueeze": _compute_unsqueeze,
-    "Where": _broadcast_rule(_chosen_values),
+    "Where": _broadcast_rule(_select_values),
 }
 
 EVALUATED_OPERATORS = frozenset(_COMPUTE_BY_OPERATOR)

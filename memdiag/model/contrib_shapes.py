@@ -28,13 +28,13 @@ class EquivalentNode(NamedTuple):
         op_type: the operator.
         inputs: the names of the inputs.
         equation: an attribute to add, for Einsum; empty for others.
-        made_up: the shapes of inputs that do not exist in the model, by name.
+        made_up_shapes: the shapes of inputs that do not exist in the model, by name.
     """
 
     op_type: str
     inputs: tuple[str, ...]
     equation: str = ""
-    made_up: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    made_up_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 EquivalentRule = Callable[[NodeProto, ShapeOfName], EquivalentNode | None]
@@ -95,7 +95,7 @@ def _fused_matmul_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | N
     weight = dims(node.input[1])
     if flips == (0, 1) and weight is not None and len(weight) == 2:
         return _made_up_product(node, *reversed(weight))
-    # Both have the same leading axes: else nothing is inferred.
+    # The operands must have the same leading axes; otherwise nothing is inferred.
     left, right = "ji" if flips[0] else "ij", "kj" if flips[1] else "jk"
     return EquivalentNode("Einsum", tuple(node.input[:2]), f"...{left},...{right}->...ik")
 
@@ -104,7 +104,7 @@ def _made_up_product(node: NodeProto, rows: int, columns: int) -> EquivalentNode
     """Return a MatMul of the node's first input and a ``[rows, columns]`` matrix that is made
     up."""
     name = f"memdiag:{rows}x{columns}"
-    return EquivalentNode("MatMul", (node.input[0], name), made_up={name: (rows, columns)})
+    return EquivalentNode("MatMul", (node.input[0], name), made_up_shapes={name: (rows, columns)})
 
 
 def _blocked_product_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
@@ -116,8 +116,8 @@ def _blocked_product_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode 
 
 def _attention_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode | None:
     weights = dims(node.input[1]) if len(node.input) > 1 else None
-    sized = any(attribute.name == "qkv_hidden_sizes" for attribute in node.attribute)
-    if sized or weights is None or len(weights) != 2 or weights[1] % 3:
+    has_sizes = any(attribute.name == "qkv_hidden_sizes" for attribute in node.attribute)
+    if has_sizes or weights is None or len(weights) != 2 or weights[1] % 3:
         return None
     return _made_up_product(node, weights[0], weights[1] // 3)
 
@@ -163,7 +163,8 @@ def _reorder_output_rule(node: NodeProto, dims: ShapeOfName) -> EquivalentNode |
         return None
     # A pointwise Conv has as many output channels as its filter, without the padding to blocks.
     name = f"memdiag:channels={channels}"
-    return EquivalentNode("Conv", (node.input[0], name), made_up={name: (channels, channels, 1, 1)})
+    shapes = {name: (channels, channels, 1, 1)}
+    return EquivalentNode("Conv", (node.input[0], name), made_up_shapes=shapes)
 
 
 _EQUIVALENT_RULES: Mapping[str, EquivalentRule] = {

@@ -1,4 +1,4 @@
-"""Inputs that say how often a Loop runs, or how many values an operator puts out.
+"""Inputs that say how often a Loop runs, or how many values an operator outputs.
 
 They decide how much memory a run takes as the sizes of dimensions do, and count as free dimensions
 of the model: their values are given, chosen and varied in the same way.
@@ -17,10 +17,10 @@ from memdiag.model.tensor_types import Array
 from memdiag.stored_arrays import GivenArray
 
 USUAL_ITERATIONS = 8
-"""How often a Loop runs unless the user says it."""
+"""How often a Loop runs unless the user gives a number."""
 
 USUAL_BOXES = 100
-"""Boxes that a NonMaxSuppression keeps of each class unless the user says it."""
+"""Boxes that a NonMaxSuppression keeps of each class unless the user gives a number."""
 
 MAX_PRODUCER_STEPS = 8
 """Nodes between an input and the node that it is a count of."""
@@ -40,7 +40,7 @@ class InputCount(NamedTuple):
     reason: str
 
 
-# The operand that is a count, and what it counts. A K of 1 is the only one that always runs.
+# The operand that is a count, and what it counts. Only a K of 1 always runs.
 _COUNT_BY_OPERATOR: dict[str, tuple[int, InputCount]] = {
     "Loop": (0, InputCount("iterations", USUAL_ITERATIONS, "how often the Loop {} runs")),
     "NonMaxSuppression": (
@@ -76,9 +76,10 @@ def count_inputs(graph: Graph) -> dict[str, InputCount]:
 
 
 def free_axes(graph: Graph) -> dict[str, tuple[InputAxis, ...] | None]:
-    """Return the axes of each input of `graph`, and one for the value of each count.
+    """Return the axes of each input of `graph`, and an axis for the value of each count.
 
-    The latter has no position. Its key, and so its name for the user, is that of the input.
+    The axis of a count has no position. Its key, and so its name for the user, is the name of the
+    input.
     """
     axes = {value.name: axes_of(value) for value in graph.required_inputs}
     values = {

@@ -60,8 +60,8 @@ class CallInput(NamedTuple):
     Attributes:
         name: the input.
         grows_along: the axis that becomes longer by one in each call; None if its shape stays.
-        past_offset: what its elements have more than the tokens in the past, for inputs such as
-            ``position_ids``; None if they have other values.
+        past_offset: how much larger its elements are than the number of tokens in the past, for
+            inputs such as ``position_ids``; None if they have other values.
     """
 
     name: str
@@ -77,8 +77,8 @@ class Decoder:
         model_file: the open model.
         feed: the patterns of the pairs.
         pairs: the outputs and the inputs to which they are fed.
-        past, new, totals: names of the free dimensions that count tokens in the past, tokens of the
-            call, and both.
+        past, new, totals: names of the free dimensions that count the tokens in the past, the
+            tokens of the call, and both together.
         dims: sizes of other free dimensions, by name.
         given: arrays for some of the inputs.
     """
@@ -133,12 +133,12 @@ class Decoder:
     def step_inputs(self) -> tuple[CallInput, ...]:
         """Return how the inputs that are not fed change from step to step."""
         fed = {pair.input for pair in self.pairs}
-        before, after = self.plans(past=1, new=1), self.plans(past=2, new=1)
+        plans, later_plans = self.plans(past=1, new=1), self.plans(past=2, new=1)
         inputs = []
-        for plan, later in zip(before, after, strict=True):
+        for plan, later in zip(plans, later_plans, strict=True):
             if plan.name in fed:
                 continue
-            axes = [i for i, size in enumerate(plan.shape) if later.shape[i] != size]
+            axes = [axis for axis, size in enumerate(plan.shape) if later.shape[axis] != size]
             offset = None
             if plan.fill == "positions" and not axes:
                 offset = 0
@@ -159,11 +159,11 @@ class Decoder:
         bits = ELEMENT_TYPES[first.element_type].bits
         if len(kinds) > 1 or len(axes) > 1 or len(first.shape) not in (4, 5) or bits % 8:
             return cache
-        rest = [size for position, size in enumerate(first.shape) if position not in axes]
+        other_sizes = [size for position, size in enumerate(first.shape) if position not in axes]
         is_stacked = len(first.shape) == 5  # keys and values in one tensor
-        if (rest.pop(0) != 2) if is_stacked else len(plans) % 2:
+        if (other_sizes.pop(0) != 2) if is_stacked else len(plans) % 2:
             return cache
-        batch, heads, head_size = rest
+        batch, heads, head_size = other_sizes
         return msgspec.structs.replace(
             cache,
             layers=len(plans) if is_stacked else len(plans) // 2,
@@ -180,7 +180,7 @@ class Decoder:
                 yield from (axis for axis in axes_of(value) or () if axis.key in self.past)
 
     def positions(self) -> tuple[int, str] | None:
-        """Return the number of positions that the model has, and what has them; None if unknown."""
+        """Return the number of positions that the model has, and their table; None if unknown."""
         for plan in self.plans(past=0, new=1):
             if plan.fill == "positions" and plan.high:
                 return plan.high, f"the table that {plan.name} indexes"
@@ -217,9 +217,9 @@ def find_decoder(
     pairs = [pair for text in patterns for pair in _feed_pairs(text, inputs, outputs)]
     for name in ("output", "input"):
         names = [getattr(pair, name) for pair in pairs]
-        twice = next((each for each in names if names.count(each) > 1), None)
-        if twice is not None:
-            raise UsageError(f"--feed: {name} {twice!r} is in two pairs. Name it once.")
+        repeated_name = next((name for name in names if names.count(name) > 1), None)
+        if repeated_name is not None:
+            raise UsageError(f"--feed: {name} {repeated_name!r} is in two pairs. Name it once.")
     for pair in pairs:
         _check_types(outputs[pair.output], inputs[pair.input])
     return _make_decoder(model_file, patterns, tuple(pairs), inputs, dict(dims or {}), given or {})
@@ -234,15 +234,15 @@ def _make_decoder(
     given: Mapping[str, GivenArray],
 ) -> Decoder:
     axes = {name: axes_of(value) for name, value in inputs.items()}
-    free = {axis.key: axis for axis in unsized_axes(axes)}
+    free_axes = {axis.key: axis for axis in unsized_axes(axes)}
     roles = axis_roles(model_file.graph, model_file.functions)
     batches = batch_keys(axes)
     past = set()
     for pair in pairs:
         keys = {axis.key for axis in axes[pair.input] or () if axis.size is None}
         keys -= batches
-        named = {key for key in keys if key in roles and roles[key].name == "past"}
-        keys = named or keys
+        past_keys = {key for key in keys if key in roles and roles[key].name == "past"}
+        keys = past_keys or keys
         if len(keys) != 1:
             raise UsageError(
                 f"input {pair.input!r} has {_input_shape_text(axes[pair.input])}: "
@@ -262,28 +262,28 @@ def _make_decoder(
                 f"--feed: input {name!r} has {_input_shape_text(input_axes)}, with the length of"
                 " the past, but no output is fed to it. Name a pair for it as well."
             )
-    # Dimensions are counted by their place as well, as not all exporters name them.
-    known = roles | dict.fromkeys(past, AxisRole("past", 0, "fed"))
-    others = {
+    # Dimensions are also recognized by their position, as not all exporters name them.
+    known_roles = roles | dict.fromkeys(past, AxisRole("past", 0, "fed"))
+    unfed_axes = {
         name: input_axes
         for name, input_axes in axes.items()
         if name not in fed and input_axes and "encoder" not in name.lower()
     }
-    totals = set(total_lengths({**others, **{n: axes[n] for n in fed}}, known))
+    totals = set(total_lengths({**unfed_axes, **{name: axes[name] for name in fed}}, known_roles))
     new = {
         axis.key
-        for name, input_axes in others.items()
+        for name, input_axes in unfed_axes.items()
         for axis in input_axes or ()
         if axis.size is None
         and axis.position == (1 if axis.rank >= 2 else 0)
         and "mask" not in name.lower()
-        and (known.get(axis.key) or AxisRole("", 0, "")).name == "sequence"
+        and (known_roles.get(axis.key) or AxisRole("", 0, "")).name == "sequence"
         and axis.key not in past | totals | batches
     }
-    for name, input_axes in others.items():
+    for name, input_axes in unfed_axes.items():
         if "mask" in name.lower() and input_axes and input_axes[-1].size is None:
             totals |= {input_axes[-1].key} - new - past - batches
-    totals = {key for key in totals if not is_expression(key, free)}
+    totals = {key for key in totals if not is_expression(key, free_axes)}
     dims = dims_by_name(model_file.graph, model_file.functions, dims)
     for key in dims:
         if key in past | new | totals:
@@ -291,9 +291,9 @@ def _make_decoder(
                 f"--dim: {key!r} counts tokens, which change from call to call. Use --prefill and"
                 " --steps."
             )
-    counting = past | new | totals
+    counting_keys = past | new | totals
     for name in given:
-        if name in fed or any(axis.key in counting for axis in axes.get(name) or ()):
+        if name in fed or any(axis.key in counting_keys for axis in axes.get(name) or ()):
             raise UsageError(
                 f"--input: {name!r} changes from call to call, so that one array cannot be given"
                 " for it. Use --prefill for the number of tokens."
@@ -320,7 +320,7 @@ def check_calls(decoder: Decoder, *, prefill: int, steps: int, max_tokens: int |
         max_tokens: the longest context by the configuration of the model; None without one.
 
     Raises:
-        UsageError: they do not.
+        UsageError: they do not fit.
     """
     if not decoder.new and prefill != 1:
         raise UsageError(
@@ -347,7 +347,7 @@ def _natural_feed(
     """Return the one pattern of an exporter that pairs outputs with inputs.
 
     Raises:
-        UsageError: there is none, or more than one.
+        UsageError: no pattern does, or several do.
     """
     feeds = [text for text in NATURAL_FEEDS if _matching_pairs(text, inputs, outputs)]
     if len(feeds) == 1:
@@ -394,8 +394,8 @@ def _feed_pairs(
             f" {left!r}. The model's inputs are: {_names_text(inputs)}."
         )
     fed = {pair.input for pair in pairs}
-    # Caches of an encoder stay as they are, and past_sequence_length is no cache.
-    alone = [
+    # Caches of an encoder stay as they are, and past_sequence_length is not a cache.
+    unpaired = [
         name
         for name in inputs
         if _star_text(right, name) is not None
@@ -403,10 +403,10 @@ def _feed_pairs(
         and "encoder" not in name.lower()
         and re.search(r"\d", name)
     ]
-    if alone:
+    if unpaired:
         raise UsageError(
-            f"--feed: input {alone[0]!r} is called {right!r}, but no output {left!r} has the same"
-            " text for *. Choose patterns that pair every past input."
+            f"--feed: input {unpaired[0]!r} is called {right!r}, but no output {left!r} has the"
+            " same text for *. Choose patterns that pair every past input."
         )
     return pairs
 
@@ -435,7 +435,7 @@ def _check_types(output: ValueInfoProto, input: ValueInfoProto) -> None:
     """Check that an output can be fed to an input: element type, rank and fixed sizes.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it cannot be fed.
     """
     source, target = tensor_type(output.type), tensor_type(input.type)
     produced, expected = axes_of(output), axes_of(input)

@@ -77,10 +77,10 @@ def fill_in_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
     for position, size in enumerate(value.type.tensor_type.shape.dim):
         if size.HasField("dim_value") and size.dim_value >= 0:
             continue
-        # A free dimension goes by its name, and without one by its input and axis.
-        wanted = sizes.get(_dimension_symbol(size) or f"{value.name}:{position}")
-        if wanted is not None and wanted <= MAX_DIMENSION_SIZE:
-            size.dim_value = wanted
+        # A free dimension without a name goes by its input and axis.
+        named_size = sizes.get(_dimension_symbol(size) or f"{value.name}:{position}")
+        if named_size is not None and named_size <= MAX_DIMENSION_SIZE:
+            size.dim_value = named_size
 
 
 def axes_of(value: ValueInfoProto) -> tuple[InputAxis, ...] | None:
@@ -125,7 +125,7 @@ def choose_sizes(
     other sizes. `roles` are the names of the roles of axes, by `InputAxis.key`, for messages.
 
     Raises:
-        UsageError: `dims` names no dimension, has a negative size, or contradicts an array.
+        UsageError: `dims` has an unknown dimension or a negative size, or contradicts an array.
     """
     free = unsized_axes(inputs)
     keys = {axis.key: axis for axis in free}
@@ -188,16 +188,16 @@ def batch_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
     counts if it alone is free and another input has a free first axis: recurrent states are
     [layers, batch, features].
     """
-    known = [axes for axes in inputs.values() if axes]
-    free = [axis for axes in known for axis in axes if axis.size is None]
-    first = [axis for axis in free if axis.position == 0]
-    have_one_axis = all(axis.rank == 1 for axis in first)
-    keys = {axis.key for axis in free if "batch" in axis.symbol.lower()}
-    keys |= {axis.key for axis in first if axis.rank > 1 or not have_one_axis}
-    if first:
+    known_axes = [axes for axes in inputs.values() if axes]
+    free_axes = [axis for axes in known_axes for axis in axes if axis.size is None]
+    first_axes = [axis for axis in free_axes if axis.position == 0]
+    have_one_axis = all(axis.rank == 1 for axis in first_axes)
+    keys = {axis.key for axis in free_axes if "batch" in axis.symbol.lower()}
+    keys |= {axis.key for axis in first_axes if axis.rank > 1 or not have_one_axis}
+    if first_axes:
         keys |= {
             axes[1].key
-            for axes in known
+            for axes in known_axes
             if [axis.size is None for axis in axes] == [False, True, False]
         }
     return keys
@@ -206,7 +206,7 @@ def batch_keys(inputs: Mapping[str, tuple[InputAxis, ...] | None]) -> set[str]:
 def unknown_dimension(
     key: str, inputs: Mapping[str, tuple[InputAxis, ...] | None], roles: Mapping[str, str]
 ) -> UsageError:
-    """Return the error for `key`, which is not a free dimension: those that are, and the nearest.
+    """Return the error for `key`, which is not a free dimension; it lists the free dimensions.
 
     `roles` are the names of the roles of axes, by `InputAxis.key`.
     """
@@ -230,13 +230,13 @@ def _dimension_hint(
     free = [axis.key for axis in unsized_axes(inputs)]
     if not free:
         return "the sizes of this model's inputs are all fixed."
-    named = (
-        f"{each} ({roles[each]})" if roles.get(each, each) != each else each
-        for each in dict.fromkeys(free)
+    names = (
+        f"{name} ({roles[name]})" if roles.get(name, name) != name else name
+        for name in dict.fromkeys(free)
     )
     similar = get_close_matches(key, [*free, *roles.values()], n=1)
     hint = f" Did you mean {similar[0]}?" if similar else ""
-    return f"the model has {', '.join(named)}.{hint}"
+    return f"the model has {', '.join(names)}.{hint}"
 
 
 def _parsed_expression(symbol: str, keys: Mapping[str, InputAxis]) -> ast.expr | None:
@@ -255,7 +255,7 @@ def _parsed_expression(symbol: str, keys: Mapping[str, InputAxis]) -> ast.expr |
 
 
 def _expression_value(tree: ast.expr, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of an expression; None if it is no arithmetic over known sizes."""
+    """Return the value of an expression; None if it is not arithmetic over known sizes."""
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         return tree.value
     if isinstance(tree, ast.Name):

@@ -19,7 +19,7 @@ MAX_DECODED_BYTES = 32 << 20
 """Sparse weights and numbers inside the graph that are larger, when dense, are not compared."""
 
 MAX_READ_THREADS = 4
-"""More threads do not read faster than memory allows."""
+"""More threads would not read faster: memory is the limit."""
 
 MAX_READ_FACTOR = 4
 """Maximum bytes read to compare weights, as a multiple of the files: weights may overlap."""
@@ -31,25 +31,25 @@ _SLICE_BYTES = 16 << 20
 
 def can_be_compared(model_file: ModelFile, weight: Weight) -> bool:
     """Return whether a weight's bytes are in a file, or at most `MAX_DECODED_BYTES` decoded."""
-    in_file = weight.file is not None or model_file.is_decoded(weight)
-    return in_file or weight.nbytes <= MAX_DECODED_BYTES
+    is_in_file = weight.file is not None or model_file.is_decoded(weight)
+    return is_in_file or weight.nbytes <= MAX_DECODED_BYTES
 
 
 def identical_weights(model_file: ModelFile, *, min_bytes: int = 1) -> list[list[Weight]]:
     """Return groups of two weights or more that have the same bytes.
 
     The groups come in the order of their first weights, each in the order of the model. Their
-    weights have one size, not necessarily one type or shape. Not compared are weights below
-    `min_bytes`, strings, and what `can_be_compared` excludes.
+    weights have one size, not necessarily one type or shape. Weights below `min_bytes`, strings and
+    weights that `can_be_compared` excludes are not compared.
     """
-    by_size: dict[int, list[int]] = defaultdict(list)
+    indices_by_size: dict[int, list[int]] = defaultdict(list)
     for index, weight in enumerate(model_file.weights):
         if weight.nbytes >= max(min_bytes, 1) and weight.dtype != "string":
-            by_size[weight.nbytes].append(index)
+            indices_by_size[weight.nbytes].append(index)
     compare = _ContentComparison(model_file)
     groups = [
         group
-        for indices in by_size.values()
+        for indices in indices_by_size.values()
         if len(indices) > 1
         for group in compare.groups(indices)
     ]
@@ -66,15 +66,18 @@ class _ContentComparison:
 
     def groups(self, indices: Iterable[int]) -> Iterator[list[int]]:
         """Yield the groups of two or more among weights of one size."""
-        ranges: dict[object, list[int]] = defaultdict(list)
+        indices_by_range: dict[object, list[int]] = defaultdict(list)
         for index in indices:
             weight = self._model_file.weights[index]
             if can_be_compared(self._model_file, weight):
-                ranges[(weight.file, weight.offset) if weight.file else index].append(index)
-        same_range = {group[0]: group for group in ranges.values()}
-        for probed in self._grouped_indices(same_range, self._probe_hash):
-            for identical in self._grouped_indices(probed, self._content_hash):
-                group = sorted(index for first in identical for index in same_range[first])
+                key = (weight.file, weight.offset) if weight.file else index
+                indices_by_range[key].append(index)
+        same_range_indices = {group[0]: group for group in indices_by_range.values()}
+        for probe_group in self._grouped_indices(same_range_indices, self._probe_hash):
+            for content_group in self._grouped_indices(probe_group, self._content_hash):
+                group = sorted(
+                    index for first in content_group for index in same_range_indices[first]
+                )
                 if len(group) > 1:
                     yield group
 

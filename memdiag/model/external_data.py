@@ -64,17 +64,17 @@ class ExternalFiles:
     def __init__(self, model: Path) -> None:
         self._folder = model.parent
         self._roots = (model.parent.resolve(), model.resolve().parent)
-        self._found: dict[str, tuple[Path, int]] = {}
+        self._files_by_location: dict[str, tuple[Path, int]] = {}
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The distinct files that were looked up so far, with links resolved."""
-        return tuple(dict.fromkeys(path for path, _ in self._found.values()))
+        return tuple(dict.fromkeys(path for path, _ in self._files_by_location.values()))
 
     @property
     def total_bytes(self) -> int:
         """The total size of the distinct files that were looked up so far."""
-        return sum(dict(self._found.values()).values())
+        return sum(dict(self._files_by_location.values()).values())
 
     def check(self, location: str, end: int, *, where: str) -> Path:
         """Return the real path of the file at `location`, after checking that it has `end` bytes.
@@ -83,9 +83,9 @@ class ExternalFiles:
             MissingDataError: there is no such file, or it is shorter.
             ModelError: `location` is outside of the model's folder.
         """
-        if location not in self._found:
-            self._found[location] = self._find_file(location, where)
-        path, size = self._found[location]
+        if location not in self._files_by_location:
+            self._files_by_location[location] = self._find_file(location, where)
+        path, size = self._files_by_location[location]
         if size < end:
             raise MissingDataError(
                 f"{where} needs {end:,} bytes of {location!r}, which has {size:,}. "
@@ -94,11 +94,11 @@ class ExternalFiles:
         return path
 
     def _find_file(self, location: str, where: str) -> tuple[Path, int]:
-        named = Path(location)
+        relative_path = Path(location)
         try:
-            path = (self._folder / named).resolve()
-            inside = any(path.is_relative_to(root) for root in self._roots)
-            if named.is_absolute() or ".." in named.parts or not inside:
+            path = (self._folder / relative_path).resolve()
+            is_inside = any(path.is_relative_to(root) for root in self._roots)
+            if relative_path.is_absolute() or ".." in relative_path.parts or not is_inside:
                 raise ModelError(
                     f"{where} has its data in {location!r}, which is outside the model's folder. "
                     "Put the file next to the model and refer to it by its name."

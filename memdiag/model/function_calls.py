@@ -13,28 +13,31 @@ def inlined_calls(graph: Graph, functions: Iterable[Graph]) -> dict[str, int]:
 
     Functions that call each other in a circle, which no runtime can inline, count as not called.
     """
-    by_key = {function.key: function for function in functions}
-    if not by_key:
+    functions_by_key = {function.key: function for function in functions}
+    if not functions_by_key:
         return {}
-    calls = {key: _direct_call_counts(function.nodes, by_key) for key, function in by_key.items()}
-    waiting: dict[FunctionKey, int] = defaultdict(int)
-    for callees in calls.values():
+    calls_by_caller = {
+        key: _direct_call_counts(function.nodes, functions_by_key)
+        for key, function in functions_by_key.items()
+    }
+    pending_callers: dict[FunctionKey, int] = defaultdict(int)
+    for callees in calls_by_caller.values():
         for callee in callees:
-            waiting[callee] += 1
-    counts: dict[FunctionKey, int] = dict.fromkeys(by_key, 0)
-    for callee, times in _direct_call_counts(graph.nodes, by_key).items():
+            pending_callers[callee] += 1
+    counts: dict[FunctionKey, int] = dict.fromkeys(functions_by_key, 0)
+    for callee, times in _direct_call_counts(graph.nodes, functions_by_key).items():
         counts[callee] = min(times, MAX_INLINED_CALLS)
-    ready = [key for key in by_key if not waiting[key]]
-    done: set[FunctionKey] = set()
+    ready = [key for key in functions_by_key if not pending_callers[key]]
+    counted: set[FunctionKey] = set()
     while ready:
         caller = ready.pop()
-        done.add(caller)
-        for callee, times in calls[caller].items():
+        counted.add(caller)
+        for callee, times in calls_by_caller[caller].items():
             counts[callee] = min(counts[callee] + times * counts[caller], MAX_INLINED_CALLS)
-            waiting[callee] -= 1
-            if not waiting[callee]:
+            pending_callers[callee] -= 1
+            if not pending_callers[callee]:
                 ready.append(callee)
-    return {function_path(key): counts[key] if key in done else 0 for key in by_key}
+    return {function_path(key): counts[key] if key in counted else 0 for key in functions_by_key}
 
 
 def called_functions(
@@ -42,40 +45,44 @@ def called_functions(
 ) -> dict[FunctionKey, Graph]:
     """Return the functions that `nodes` and the nodes of subgraphs call directly or
     indirectly."""
-    called: dict[FunctionKey, Graph] = {}
+    functions_by_key: dict[FunctionKey, Graph] = {}
     pending = list(_direct_call_counts(nodes, functions))
     while pending:
         key = pending.pop()
-        if key not in called:
-            called[key] = functions[key]
-            pending += _direct_call_counts(called[key].nodes, functions)
-    return called
+        if key not in functions_by_key:
+            functions_by_key[key] = functions[key]
+            pending += _direct_call_counts(functions_by_key[key].nodes, functions)
+    return functions_by_key
 
 
 def inlined_node_count(graph: Graph, functions: Iterable[Graph], limit: int) -> int:
     """Return the number of nodes of `graph` after inlining all calls; above `limit` if endless.
 
-    A call counts as a node as well. The result is not exact above `limit`.
+    A call also counts as a node. The result is not exact above `limit`.
     """
-    by_key = {function.key: function for function in functions}
-    calls = {key: _direct_call_counts(function.nodes, by_key) for key, function in by_key.items()}
-    total = dict.fromkeys(by_key, 0)
-    # As often as calls may be nested; if the numbers still grow then, they grow without end.
+    functions_by_key = {function.key: function for function in functions}
+    calls_by_caller = {
+        key: _direct_call_counts(function.nodes, functions_by_key)
+        for key, function in functions_by_key.items()
+    }
+    node_counts = dict.fromkeys(functions_by_key, 0)
+    # As many rounds as calls may be nested: if the numbers still grow then, they never stop.
     for _ in range(MAX_CALL_DEPTH + 1):
-        before = total
-        total = {
-            key: min(_inlined_nodes(by_key[key], inner, before), limit + 1)
-            for key, inner in calls.items()
+        previous = node_counts
+        node_counts = {
+            key: min(_inlined_nodes(functions_by_key[key], calls, previous), limit + 1)
+            for key, calls in calls_by_caller.items()
         }
-        if total == before:
-            return _inlined_nodes(graph, _direct_call_counts(graph.nodes, by_key), total)
+        if node_counts == previous:
+            calls = _direct_call_counts(graph.nodes, functions_by_key)
+            return _inlined_nodes(graph, calls, node_counts)
     return limit + 1
 
 
 def _inlined_nodes(
-    function: Graph, calls: Mapping[FunctionKey, int], inside: Mapping[FunctionKey, int]
+    function: Graph, calls: Mapping[FunctionKey, int], node_counts: Mapping[FunctionKey, int]
 ) -> int:
-    return function.node_count + sum(times * inside[key] for key, times in calls.items())
+    return function.node_count + sum(times * node_counts[key] for key, times in calls.items())
 
 
 def _direct_call_counts(

@@ -35,10 +35,11 @@ class NamedModel(NamedTuple):
 
 
 def named_model(path: Path) -> NamedModel:
-    """Return the model at `path`, or the one whose configuration is there or in that folder.
+    """Return the model that `path` names: an ONNX file, a configuration, or a folder with one.
 
     Raises:
-        ModelError: the folder has no such file, or it cannot be read or names no decoder.
+        ModelError: the folder has no configuration, or the configuration cannot be read or names
+            no decoder.
     """
     if path.is_dir():
         path = path / CONFIG_NAME
@@ -94,8 +95,8 @@ def read_genai_config(path: Path) -> NamedModel:
 
 
 def _config_section(content: Any, name: str) -> dict[str, Any]:
-    found = content.get(name) if isinstance(content, dict) else None
-    return found if isinstance(found, dict) else {}
+    section = content.get(name) if isinstance(content, dict) else None
+    return section if isinstance(section, dict) else {}
 
 
 def _positive_count(section: dict[str, Any], name: str) -> int | None:

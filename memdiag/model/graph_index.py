@@ -35,7 +35,7 @@ MAX_CALL_DEPTH = 50
 """Function calls nested deeper are not followed: only functions that call each other get there."""
 
 MAX_SCOPES = 16
-"""Graphs of one path, of which only damaged models have several."""
+"""Graphs of one path; only damaged models have several."""
 
 MAX_IDENTITY_STEPS = 50
 """A constant is followed through at most this many Identity nodes and function calls."""
@@ -55,7 +55,7 @@ MICROSOFT_DOMAIN = "com.microsoft"
 """The domain of the operators that onnxruntime adds."""
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
-"""That of the convolutions that compute blocks of channels, in graphs that it has optimized."""
+"""The domain of convolutions on blocks of channels, in graphs that onnxruntime has optimized."""
 
 _GRAPH_TYPES = (AttributeProto.UNDEFINED, AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def domain_key(self) -> str:
-        """The domain, by one name for ONNX's own: the empty one."""
+        """The domain; empty for both names of ONNX's own domain."""
         return "" if self.is_onnx else self.domain
 
     @property
@@ -150,7 +150,7 @@ class Graph:
         proto: the graph or function as parsed, large tensors as references.
         is_function: whether it is the body of a function.
         inputs, outputs: the names of its inputs and outputs.
-        input_names, output_names: the same, for quick questions.
+        input_names, output_names: the same names as sets.
         nodes: the nodes in the order of the file.
         initializers: the dense initializers by name; the last if several have one name.
         producers: the node that computes each value; the last if there are several.
@@ -202,16 +202,16 @@ class Graph:
                     if attribute.HasField("t"):
                         constants[node.output[0]] = attribute.t
                         break
-        self._name_apart()
+        self._number_equal_labels()
         # Optional inputs and outputs that are left out.
-        for by_name in (self.consumers, self.producers, constants):
-            by_name.pop("", None)
+        for value_map in (self.consumers, self.producers, constants):
+            value_map.pop("", None)
         self.tensors: dict[str, TensorProto] = (
             {**self.initializers, **constants} if constants else self.initializers
         )
 
-    def _name_apart(self) -> None:
-        """Rename nodes with subgraphs that have one name, so that each subgraph has its path."""
+    def _number_equal_labels(self) -> None:
+        """Rename nodes with subgraphs that have equal labels, so that each subgraph has a path."""
         counts = Counter(node.label for node in self.with_subgraphs)
         for node in self.with_subgraphs:
             if counts[node.label] > 1:
@@ -242,9 +242,9 @@ class Graph:
         return len(self.nodes) + sum(inner.node_count for inner in self.subgraphs)
 
     @cached_property
-    def captured(self) -> frozenset[str]:
+    def captured_names(self) -> frozenset[str]:
         """The names that nodes of this graph and its subgraphs read from the graphs around it."""
-        names = set(self.consumers).union(*(inner.captured for inner in self.subgraphs))
+        names = set(self.consumers).union(*(inner.captured_names for inner in self.subgraphs))
         return frozenset(name for name in names if name and not self.defines(name))
 
     @cached_property
@@ -368,7 +368,7 @@ class Scope:
         capturing: dict[str, list[Scope]] = defaultdict(list)
         for scopes in self.subgraphs.values():
             for inner in scopes:
-                for name in inner.graph.captured:
+                for name in inner.graph.captured_names:
                     capturing[name].append(inner)
         return dict(capturing)
 
@@ -414,14 +414,14 @@ class GraphIndex:
         self.main: Scope = main_scope(model_file.graph, model_file.functions)
         self._scopes_by_path: dict[str, list[Scope]] = defaultdict(list)
         self._paths: dict[Scope, str] = {}
-        called: set[FunctionKey] = set()
-        for path, scope in self._walk_scopes(self.main, "", called):
+        called_functions: set[FunctionKey] = set()
+        for path, scope in self._walk_scopes(self.main, "", called_functions):
             self._scopes_by_path[path].append(scope)
         # By path and name; None where two weights of one graph have one name.
         self._weights: dict[str, dict[str, Weight | None]] = defaultdict(dict)
         for weight in model_file.weights:
-            in_graph = self._weights[weight.graph]
-            in_graph[weight.name] = None if weight.name in in_graph else weight
+            weights_by_name = self._weights[weight.graph]
+            weights_by_name[weight.name] = None if weight.name in weights_by_name else weight
 
     def __iter__(self) -> Iterator[tuple[str, Scope]]:
         """Yield each scope with its path: the main graph first, each function once."""
@@ -432,14 +432,14 @@ class GraphIndex:
     def scopes(self, weight: Weight) -> list[Scope]:
         """Return the scopes in which `weight` is defined.
 
-        There is one, but for damaged models, in which a node has two attributes of one name.
+        There is one, except in damaged models, in which a node has two attributes of one name.
         """
         return self._scopes_by_path.get(weight.graph, [])[:MAX_SCOPES]
 
     def weight(self, scope: Scope, name: str) -> Weight | None:
         """Return the weight that `name` refers to in `scope`; None if the value is not a weight.
 
-        Return None as well if two weights of the defining graph have that name.
+        Also return None if two weights of the defining graph have that name.
         """
         defining = scope.defining_scope(name)
         return self.own_weight(defining, name) if defining is not None else None
@@ -566,7 +566,7 @@ def function_path(key: FunctionKey) -> str:
 
 
 def numbered_label(label: str, index: int) -> str:
-    """Return the label of a node with subgraphs whose own `label` another such node has too."""
+    """Return the label of a node with subgraphs whose `label` another such node also has."""
     return f"{label}#{index}"
 
 

@@ -30,7 +30,7 @@ MAX_SHAPE_STEPS = 50
 MAX_INTEGERS = 1024
 """Elements of a constant whose values are read as axes, indices or sizes."""
 
-# The inputs whose values come out again, unchanged, in the first output (all of them, for Split).
+# The inputs whose values are in the first output unchanged (for Split, in all outputs).
 _MOVED_INPUTS: dict[str, tuple[int, ...] | None] = {
     "Abs": (0,),
     "Cast": (0,),
@@ -57,7 +57,7 @@ _MOVED_INPUTS: dict[str, tuple[int, ...] | None] = {
     "Unsqueeze": (0,),
     "Where": (1, 2),
 }
-# Operators that take an index: where the index is, where the table is, which axis by default.
+# Operators that take an index: the inputs of the index and the table, and the default axis.
 _LOOKUP_INPUTS = {
     ("", "Gather"): ((1, 0, 0),),
     ("", "GatherElements"): ((1, 0, 0),),
@@ -98,9 +98,9 @@ class InputConstraints(NamedTuple):
     @property
     def smallest(self) -> IndexLimit | None:
         """The smallest known limit; if none is known any limit, and None without a limit."""
-        known = [limit for limit in self.limits if limit.size is not None]
-        if known:
-            return min(known, key=lambda limit: limit.size or 0)
+        known_limits = [limit for limit in self.limits if limit.size is not None]
+        if known_limits:
+            return min(known_limits, key=lambda limit: limit.size or 0)
         return self.limits[0] if self.limits else None
 
 
@@ -110,7 +110,7 @@ def input_constraints(
     """Return the constraints on the values of the input `name` of the model of scope `main`.
 
     `input_shapes` are the shapes of the model's inputs in the run: an input can be the table that
-    another one indexes.
+    another input indexes.
     """
     return _ConstraintSearch(main, input_shapes).run(name)
 
@@ -155,16 +155,18 @@ class _ConstraintSearch:
         scope, node, index = use
         for inner_scope, inner_name in _inner_names_of_input(scope, node, index):
             self._follow_value(inner_scope, inner_name, offset)
-        for at, table, axis in _LOOKUP_INPUTS.get((node.domain_key, node.op_type), ()):
-            if index == at and len(node.input) > table:
+        for index_input, table_input, axis in _LOOKUP_INPUTS.get(
+            (node.domain_key, node.op_type), ()
+        ):
+            if index == index_input and len(node.input) > table_input:
                 if node.op_type not in _FIXED_AXIS_OPERATORS:
                     axis = integer_attribute(node, "axis", 0)
-                self._limit_by_table(scope, node.input[table], axis, offset)
+                self._limit_by_table(scope, node.input[table_input], axis, offset)
         if not node.is_onnx:
             return
         if node.op_type in _MOVED_INPUTS:
-            moved = _MOVED_INPUTS[node.op_type]
-            if moved is None or index in moved:
+            moved_inputs = _MOVED_INPUTS[node.op_type]
+            if moved_inputs is None or index in moved_inputs:
                 for output in node.output if node.op_type == "Split" else node.output[:1]:
                     self._follow_value(scope, output, offset)
         elif node.op_type in ("Add", "Sub") and len(node.input) == 2:
@@ -252,8 +254,8 @@ def _inner_names_of_input(scope: Scope, node: Node, index: int) -> Iterator[tupl
     inner_scopes = scope.subgraphs.get(node, [])
     if node.op_type not in ("Loop", "Scan") or (node.op_type == "Loop" and index < 2):
         inner_scopes = []
-    called = scope.call(node)
-    for inner in (*inner_scopes, called) if called else inner_scopes:
+    body = scope.call(node)
+    for inner in (*inner_scopes, body) if body else inner_scopes:
         if index < len(inner.inputs):
             yield inner, inner.inputs[index]
 
@@ -266,11 +268,11 @@ def _outer_names_of_output(scope: Scope, name: str) -> Iterator[tuple[Scope, str
     for index, output in enumerate(scope.outputs):
         if output != name:
             continue
-        # A Loop's body puts out its condition first, which the Loop itself does not.
-        outside = index - 1 if node.op_type == "Loop" and not scope.is_function else index
-        if 0 <= outside < len(node.output):
-            yield parent, node.output[outside]
-        if node.op_type == "Loop" and outside >= 0 and index + 1 < len(scope.inputs):
+        # The first output of a Loop's body is the condition, which the Loop itself does not output.
+        outer_index = index - 1 if node.op_type == "Loop" and not scope.is_function else index
+        if 0 <= outer_index < len(node.output):
+            yield parent, node.output[outer_index]
+        if node.op_type == "Loop" and outer_index >= 0 and index + 1 < len(scope.inputs):
             yield scope, scope.inputs[index + 1]
 
 
@@ -300,7 +302,7 @@ def small_integers(scope: Scope, name: str) -> list[int] | None:
     values = small_constant(scope, name)
     if values is None or values.size > MAX_INTEGERS or values.dtype.kind not in "iuf":
         return None
-    return [int(each) for each in values.ravel()] if np.isfinite(values).all() else None
+    return [int(value) for value in values.ravel()] if np.isfinite(values).all() else None
 
 
 def _permuted_shape(

@@ -36,7 +36,7 @@ from memdiag.model.graph_index import (
 _OTHER_DOMAIN: Final = "memdiag.unknown"
 _INFERRED_DOMAINS = ONNX_DOMAINS | {"ai.onnx.ml", "ai.onnx.preview"}
 
-# Their inference takes it for granted that the type of the input is known (onnx 1.23.2).
+# Their inference crashes if the type of the input is not known (onnx 1.23.2).
 _CRASHING_OPERATORS = frozenset({"RegexFullMatch", "DictVectorizer", "LabelEncoder"})
 
 _LABEL_TYPES = {
@@ -89,10 +89,10 @@ class InferenceInput:
             for values in (graph.input, graph.output, graph.value_info) if sizes else ():
                 for value in values:
                     fill_in_sizes(value, sizes)
-            # The inference does not read it, but copies it.
+            # The inference does not read external data, but copies it.
             for tensor in graph.initializer:
                 tensor.ClearField("external_data")
-        made_up: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for node in graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
@@ -115,10 +115,10 @@ class InferenceInput:
                 node.input[:] = equivalent.inputs
                 if equivalent.equation:
                     node.attribute.append(helper.make_attribute("equation", equivalent.equation))
-                made_up.update(equivalent.made_up)
+                shapes.update(equivalent.made_up_shapes)
         if isinstance(graph, GraphProto):
             graph.value_info.extend(
-                helper.make_tensor_value_info(name, 1, shape) for name, shape in made_up.items()
+                helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()
             )
 
     def _make_safe(self, node: NodeProto) -> bool:
@@ -141,7 +141,8 @@ def _replace_eye_like(node: NodeProto) -> None:
 def _replace_label_encoder(node: NodeProto) -> None:
     """Replace LabelEncoder, which may crash, by a Cast to the type of its labels.
 
-    The first version says that type by the type of its input only: it stays, and is not safe.
+    The first version of the operator has no attribute that tells this type: such a node stays, and
+    is not safe.
     """
     for attribute in node.attribute:
         label_type = (
@@ -151,7 +152,7 @@ def _replace_label_encoder(node: NodeProto) -> None:
         )
         if label_type is not None:
             node.domain, node.op_type = "", "Cast"
-            # The others stay: graphs among them have their counterparts in the index.
+            # The other attributes stay, as the index has counterparts of the graphs among them.
             attribute.CopyFrom(helper.make_attribute("to", label_type))
             return
 
@@ -193,19 +194,19 @@ def _call_arguments(function: FunctionProto, caller: Node) -> dict[str, Attribut
     }
 
 
-def _fill_in_arguments(graph: GraphProto, known_attributes: Mapping[str, AttributeProto]) -> None:
+def _fill_in_arguments(graph: GraphProto, arguments: Mapping[str, AttributeProto]) -> None:
     """Replace references to attributes of a function call in `graph` by the attributes."""
     for node in graph.node:
         for attribute in list(node.attribute):
             if attribute.ref_attr_name:
-                known = known_attributes.get(attribute.ref_attr_name)
+                argument = arguments.get(attribute.ref_attr_name)
                 name = attribute.name
                 node.attribute.remove(attribute)
-                if known is not None and not known.ref_attr_name:
-                    node.attribute.append(known)
+                if argument is not None and not argument.ref_attr_name:
+                    node.attribute.append(argument)
                     node.attribute[-1].name = name
         for _, subgraph in subgraphs_of_node(node):
-            _fill_in_arguments(subgraph, known_attributes)
+            _fill_in_arguments(subgraph, arguments)
 
 
 def unknown_note(unknown: Mapping[str, int]) -> str:
@@ -237,7 +238,7 @@ def is_safe(node: Node | NodeProto) -> bool:
                 if not _EINSUM_EQUATION.fullmatch(equation.replace("...", "")):
                     return False
     if node.op_type == "Split":
-        # As many outputs are made up as the attribute says.
+        # The inference makes up as many outputs as the attribute says.
         return integer_attribute(node, "num_outputs", len(node.output)) == len(node.output)
     return True
 

@@ -148,7 +148,7 @@ def make_array(plan: InputPlan, seed: int) -> Array:
     """
     if plan.fill == "given":
         raise UsageError(f"input {plan.name!r} was given as an array. Use that array.")
-    # Of the seed and the name, so that other inputs do not change this one.
+    # Seeded by the name, too, so that other inputs do not change this one.
     random = np.random.default_rng((seed, zlib.crc32(plan.name.encode())))
     element = ELEMENT_TYPES[plan.element_type]
     try:
@@ -189,13 +189,13 @@ def _planned_inputs(
     for name in counts.keys() & dims.keys():
         raise UsageError(f"input {name!r} is given both as an array and as a size. Give it once.")
     dims = {**dims, **counts}
-    shapes_given = {name: tuple(array.shape) for name, array in given.items()}
+    given_shapes = {name: tuple(array.shape) for name, array in given.items()}
     roles = axis_roles(graph, functions)
     is_chosen = {key: free_dim is None or role.is_required for key, role in roles.items()}
     sizes = choose_sizes(
         free_axes(graph),
         dims=dims,
-        given=shapes_given,
+        given=given_shapes,
         free_dim=free_dim or 1,
         usual={key: role.size for key, role in roles.items() if is_chosen[key]},
         totals=total_lengths(axes, roles) if free_dim is None else None,
@@ -203,27 +203,28 @@ def _planned_inputs(
     )
     # An input of unknown rank is tried with one axis: operators take that more often than none.
     shapes = {
-        name: shapes_given.get(name, _planned_input_shape(axes[name], sizes, free_dim or 1))
+        name: given_shapes.get(name, _planned_input_shape(axes[name], sizes, free_dim or 1))
         for name in values
     }
     length = max((sizes[key] for key, role in roles.items() if role.name == "sequence"), default=1)
     scope = main_scope(graph, functions)
-    counted = count_inputs(graph)
+    counts_by_name = count_inputs(graph)
     plans = []
     for name, value in values.items():
         element = _input_element_type(value)
         if name in given:
-            chosen: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
-        elif name in counted:
-            note = f"{sizes[name]}, {counted[name].reason}"
-            chosen = {"fill": "constant", "value": sizes[name], "note": note}
+            fill_fields: dict[str, Any] = {"fill": "given", "note": "the array that was given"}
+        elif name in counts_by_name:
+            note = f"{sizes[name]}, {counts_by_name[name].reason}"
+            fill_fields = {"fill": "constant", "value": sizes[name], "note": note}
         else:
-            fixed = axes[name] is not None and all(a.size is not None for a in axes[name] or ())
-            asked = input_constraints(scope, name, shapes)
-            single = fixed and prod(shapes[name]) == 1
-            chosen = _fill_by_name(element, name, shapes[name], asked, length) or _chosen_fill(
-                element, asked, single=single
-            )
+            declared = axes[name]
+            is_fixed = declared is not None and all(axis.size is not None for axis in declared)
+            constraints = input_constraints(scope, name, shapes)
+            is_single = is_fixed and prod(shapes[name]) == 1
+            fill_fields = _fill_by_name(
+                element, name, shapes[name], constraints, length
+            ) or _fill_by_constraints(element, constraints, is_single=is_single)
         plans.append(
             InputPlan(
                 name=name,
@@ -232,7 +233,7 @@ def _planned_inputs(
                 dtype=element.name,
                 shape=shapes[name],
                 source="given" if name in given else "generated",
-                **chosen,
+                **fill_fields,
             )
         )
     return tuple(plans)
@@ -265,11 +266,12 @@ def _planned_input_shape(
     return tuple(sizes[axis.key] if axis.size is None else axis.size for axis in axes)
 
 
-def _chosen_fill(element: ElementType, asked: InputConstraints, *, single: bool) -> dict[str, Any]:
-    """Return the fields `fill`, `note`, `low`, `high` and `value` of the plan for an input, as far
-    as set.
+def _fill_by_constraints(
+    element: ElementType, constraints: InputConstraints, *, is_single: bool
+) -> dict[str, Any]:
+    """Return those of the fields `fill`, `note`, `low`, `high` and `value` of a plan that are set.
 
-    `asked` are the constraints on its values; `single` means that it always has one element.
+    `constraints` are those on its values; `is_single` means that it always has one element.
     """
     name = element.name
     if element is STRING_ELEMENT:
@@ -277,26 +279,26 @@ def _chosen_fill(element: ElementType, asked: InputConstraints, *, single: bool)
     if name == "bool":
         return {"fill": "constant", "value": True, "note": "true"}
     if not element.native:
-        floats = name in ("bfloat16",) or (name.startswith("float8") and name != "float8e8m0")
-        if floats:
+        is_float = name in ("bfloat16",) or (name.startswith("float8") and name != "float8e8m0")
+        if is_float:
             return {"fill": "normal", "note": "standard normal, as bits"}
         return {"fill": "constant", "value": 1, "note": "ones, as bits"}
-    limit = asked.smallest
-    wanted = [
+    limit = constraints.smallest
+    compared_values = [
         value
-        for value in asked.equals
+        for value in constraints.equals
         if limit is None or limit.size is None or 0 <= value < limit.size
         if _is_value_of_type(value, element)
     ]
-    if single and wanted:
-        value = max(wanted)
+    if is_single and compared_values:
+        value = max(compared_values)
         number = value if element.dtype.kind == "f" else int(value)
         note = f"{number:g}, which the model compares it with"
         return {"fill": "constant", "value": number, "note": note}
     if limit is not None and element.dtype.kind in "iuf":
         if limit.size is None or limit.size < 2:
-            known = "the only index" if limit.size else "an index"
-            note = f"0, {known} into {limit.table}"
+            index_words = "the only index" if limit.size else "an index"
+            note = f"0, {index_words} into {limit.table}"
             return {"fill": "constant", "value": 0, "note": note}
         high = limit.size
         if element.dtype.kind in "iu":
@@ -309,10 +311,15 @@ def _chosen_fill(element: ElementType, asked: InputConstraints, *, single: bool)
 
 
 def _fill_by_name(
-    element: ElementType, name: str, shape: tuple[int, ...], asked: InputConstraints, length: int
+    element: ElementType,
+    name: str,
+    shape: tuple[int, ...],
+    constraints: InputConstraints,
+    length: int,
 ) -> dict[str, Any] | None:
-    """Return fields of the plan, as `_chosen_fill`, for an input with a known word in its name;
-    else None.
+    """Return fields as `_fill_by_constraints` does, for an input with a known word in its name.
+
+    Return None for other inputs.
 
     `length` is the length of the sequence, for inputs such as ``input_lengths``.
     """
@@ -320,7 +327,7 @@ def _fill_by_name(
         return None
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()))
     is_integer = element.dtype.kind in "iu"
-    limit = asked.smallest
+    limit = constraints.smallest
     if "mask" in words and limit is None:
         return {"fill": "constant", "value": 1, "note": "ones, of a mask"}
     if is_integer and shape and words & {"position", "positions"}:
@@ -329,18 +336,18 @@ def _fill_by_name(
     if len(shape) > 2 or prod(shape) > MAX_SETTING_ELEMENTS or limit is not None:
         return None
     if words & {"sr", "samplerate"} or {"sample", "rate"} <= words or {"sampling", "rate"} <= words:
-        if asked.equals:
+        if constraints.equals:
             return None
         value: float = AUDIO_SAMPLES
     elif is_integer and words & {"length", "lengths", "len", "lens"}:
-        if words & {"max", "min"} or asked.equals:
+        if words & {"max", "min"} or constraints.equals:
             return None
         value = length
     else:
-        known = [_SETTING_VALUES[word] for word in sorted(words) if word in _SETTING_VALUES]
-        if not known or is_integer:
+        settings = [_SETTING_VALUES[word] for word in sorted(words) if word in _SETTING_VALUES]
+        if not settings or is_integer:
             return None
-        value = min(known)
+        value = min(settings)
     return {
         "fill": "constant",
         "value": int(value) if is_integer else value,
@@ -377,9 +384,10 @@ def is_bits_of(array: GivenArray, element: ElementType) -> bool:
 
     In an ``.npy`` file such an array has no name for its type, only a size.
     """
-    sized = element.bits == 8 * array.dtype.itemsize and array.dtype.names is None
-    named = array.dtype.name in (element.name, f"void{element.bits}", _ML_DTYPES.get(element.name))
-    return not element.native and array.dtype.kind in "Vf" and sized and named
+    has_element_size = element.bits == 8 * array.dtype.itemsize and array.dtype.names is None
+    names = (element.name, f"void{element.bits}", _ML_DTYPES.get(element.name))
+    has_type_name = array.dtype.name in names
+    return not element.native and array.dtype.kind in "Vf" and has_element_size and has_type_name
 
 
 def _check_given_array(

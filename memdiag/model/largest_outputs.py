@@ -1,4 +1,4 @@
-"""The largest types that outputs can have whose sizes depend on the data."""
+"""The largest types of outputs whose sizes depend on the data."""
 
 from collections.abc import Callable, Mapping
 from math import prod

@@ -1,8 +1,8 @@
 """The number of a Loop's iterations, and its state in the last one.
 
 The first iterations are followed. If the sizes and numbers of the state grow by the same amounts
-from one to the next, as those of a counter and of a list do, the state of any other one is known,
-and the end of the loop is found by bisection.
+from one iteration to the next, as those of a counter and of a list do, the state of any other
+iteration is known, and the end of the loop is found by bisection.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ import numpy as np
 from memdiag.model.tensor_types import Array, TensorType
 
 MAX_ITERATIONS = 1 << 20
-"""A loop with more iterations counts as one without an end."""
+"""A loop with more iterations counts as endless."""
 
 MAX_FOLLOWED_ITERATIONS = 64
 """Iterations that are followed one by one if the state does not grow evenly."""
 
 _MIN_REGULAR_ITERATIONS = 4
-"""Iterations of which all but the first must change the state evenly. The first may differ."""
+"""Iterations that must change the state evenly, except for the first."""
 
 
 class KnownValue(NamedTuple):
@@ -38,8 +38,10 @@ LoopState = tuple[KnownValue, ...]
 """The values that a loop carries from one iteration to the next."""
 
 IterateFunction = Callable[[int | None, LoopState], tuple[bool | None, LoopState]]
-"""Follows the iteration with an index, or any iteration with None: from the state before it to
-whether another one follows, None if that is not known, and to the state after it."""
+"""Follows one iteration: the iteration with an index, or any iteration if the index is None.
+
+It takes the state before the iteration. It returns whether another iteration follows, None if that
+is not known, and the state after the iteration."""
 
 
 def follow_loop(
@@ -76,7 +78,7 @@ def _last_regular_state(
 ) -> tuple[int, LoopState] | None:
     """Return the count and the last state of a loop whose state grows evenly; None if it does not.
 
-    The last of the three `states` is the one before iteration `_MIN_REGULAR_ITERATIONS`.
+    The last of the three `states` is the state before iteration `_MIN_REGULAR_ITERATIONS`.
     """
     histories = list(zip(*states, strict=True))
 
@@ -128,9 +130,9 @@ def _extrapolated_value(history: tuple[KnownValue, ...], steps: int) -> KnownVal
     _, before, kind = kinds
     if before != kind:
         sizes = zip(before.shape, kind.shape, strict=True)
-        kind = kind._replace(shape=tuple(b + steps * (b - a) for a, b in sizes))
+        kind = kind._replace(shape=tuple(new + steps * (new - old) for old, new in sizes))
     value = None
-    if all(each is not None and each.shape == values[0].shape for each in values):
+    if all(array is not None and array.shape == values[0].shape for array in values):
         first, second, third = values
         if (first == third).all() and (second == third).all():
             value = third
@@ -149,21 +151,22 @@ def _common_state(iterate: IterateFunction, state: LoopState) -> LoopState:
         state = joined
 
 
-def _common_value(one: KnownValue, other: KnownValue) -> KnownValue:
+def _common_value(first: KnownValue, second: KnownValue) -> KnownValue:
     """Return what two values have in common."""
-    kind = one.kind
-    if kind is None or other.kind is None or kind.dtype != other.kind.dtype:
+    kind = first.kind
+    if kind is None or second.kind is None or kind.dtype != second.kind.dtype:
         kind = None
-    elif kind.shape is None or len(kind.shape) != len(other.kind.shape or (0, *kind.shape)):
+    elif kind.shape is None or len(kind.shape) != len(second.kind.shape or (0, *kind.shape)):
         kind = kind._replace(shape=None)
     else:
-        pairs = zip(kind.shape, other.kind.shape or (), strict=True)
-        kind = kind._replace(shape=tuple(a if a == b else None for a, b in pairs))
-    value = one.value
-    if value is not None and (other.value is None or not np.array_equal(value, other.value)):
+        pairs = zip(kind.shape, second.kind.shape or (), strict=True)
+        sizes = (size if size == other_size else None for size, other_size in pairs)
+        kind = kind._replace(shape=tuple(sizes))
+    value = first.value
+    if value is not None and (second.value is None or not np.array_equal(value, second.value)):
         value = None
     return KnownValue(kind, value)
 
 
-def _is_same_value(one: KnownValue, other: KnownValue) -> bool:
-    return one.kind == other.kind and (one.value is None) == (other.value is None)
+def _is_same_value(first: KnownValue, second: KnownValue) -> bool:
+    return first.kind == second.kind and (first.value is None) == (second.value is None)

@@ -56,7 +56,7 @@ def open_model(path: Path) -> "ModelFile":
     """Return the model at `path`. Its graph is parsed and its weights are listed, but not read.
 
     Raises:
-        ModelError: there is no such file, it is no ONNX model, or it is damaged.
+        ModelError: there is no such file, it is not an ONNX model, or it is damaged.
         MissingDataError: external data is missing or too short.
     """
     model = ModelFile(path)
@@ -70,7 +70,7 @@ class ModelFile:
     Arrays and views that were handed out stay valid after `close`; each keeps its mapping alive.
 
     Attributes:
-        path: as it was given.
+        path: the path of the file, as it was given.
         is_ort_format: whether the file is in ORT format, with a graph that is optimized already.
         proto: the model as parsed; large tensors are references into the file.
         graph: the index of the main graph.
@@ -150,19 +150,19 @@ class ModelFile:
     def read_attribute(self, attribute: AttributeProto) -> AttributeProto:
         """Return an attribute of `proto` with the long list or string that `proto` does not
         contain."""
-        place = attribute_range(attribute.doc_string)
-        kind = self._references.get(place[0]) if place is not None else None
-        if place is None or kind not in ("attribute", "list") or not self._maps:
+        byte_range = attribute_range(attribute.doc_string)
+        kind = self._references.get(byte_range[0]) if byte_range is not None else None
+        if byte_range is None or kind not in ("attribute", "list") or not self._maps:
             return attribute
-        stored = self._maps[self._real_path][place[0] : place[1]]
+        stored = self._maps[self._real_path][byte_range[0] : byte_range[1]]
         self.release()
         if kind == "attribute":
             whole: AttributeProto = AttributeProto.FromString(stored)
             return whole
-        floats = attribute.type == AttributeProto.FLOATS
-        numbers = np.frombuffer(stored, "<f4" if floats else "<i8").tolist()
+        is_float = attribute.type == AttributeProto.FLOATS
+        numbers = np.frombuffer(stored, "<f4" if is_float else "<i8").tolist()
         return AttributeProto(
-            name=attribute.name, type=attribute.type, **{"floats" if floats else "ints": numbers}
+            name=attribute.name, type=attribute.type, **{"floats" if is_float else "ints": numbers}
         )
 
     @property
@@ -284,12 +284,12 @@ class ModelFile:
         if length is None:
             length = element.nbytes(tuple(tensor.dims))
         if location == THIS_FILE and offset in self._references:
-            stored = self._references[offset]
-            if stored == "raw" or stored == "typed":
-                return TensorLocation(stored, self.path.name, offset, length)
+            reference_kind = self._references[offset]
+            if reference_kind == "raw" or reference_kind == "typed":
+                return TensorLocation(reference_kind, self.path.name, offset, length)
             count = count_varints(self.file_bytes_view[offset : offset + length])
             self.release()
-            size = dense_bytes(count, element) if stored == element.field else 0
+            size = dense_bytes(count, element) if reference_kind == element.field else 0
             return TensorLocation("typed", None, None, size)
         self._external_files.check(location, offset + length, where=where)
         return TensorLocation("external", location, offset, length)
@@ -343,7 +343,7 @@ def _parsed_model(serialized: bytes, origin: str) -> tuple[ModelProto, Graph, tu
     """Return the model in `serialized`, a skeleton, and the indices of its graph and functions.
 
     Raises:
-        ModelError: it is no ModelProto, or a name in it is not text.
+        ModelError: it is not a ModelProto, or a name in it is not text.
     """
     try:
         proto = ModelProto.FromString(serialized)

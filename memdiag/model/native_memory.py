@@ -24,31 +24,31 @@ def trim_heap() -> None:
 @cache
 def _malloc_trim() -> Callable[[int], Any] | None:
     try:
-        found: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], Any] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):  # another C library
         return None
-    return found
+    return trim
 
 
 @contextmanager
 def limit_address_space(nbytes: int) -> Iterator[None]:
     """Limit the growth of the address space within the block to `nbytes`; more is a MemoryError.
 
-    Without effect if a tighter limit is set already, or ``/proc`` cannot be read.
+    It has no effect if a tighter limit is set already, or ``/proc`` cannot be read.
     """
     size = _address_space()
     if size is None:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = size + nbytes
+    new_limit = size + nbytes
     tightest = min(
         (limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY), default=None
     )
-    if tightest is not None and tightest <= wanted:
+    if tightest is not None and tightest <= new_limit:
         yield
         return
-    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (new_limit, hard))
     try:
         yield
     finally:

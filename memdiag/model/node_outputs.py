@@ -1,4 +1,4 @@
-"""Types and numbers of the outputs of one node, from those of its inputs."""
+"""Types and numbers of the outputs of one node, from the types and numbers of its inputs."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,8 @@ INFERENCE_FAILURES = (
 _MAX_CARRIED_ELEMENTS = 10_000
 """Elements of a list up to which the inference may carry their values: it stores each of them."""
 
-_IR_VERSION = 8  # of initializers that are no inputs; onnx may write newer ones than it reads
+# A version that allows initializers that are not inputs; onnx may write newer ones than it reads.
+_IR_VERSION = 8
 
 
 def infer_outputs(
@@ -41,8 +42,8 @@ def infer_outputs(
         return {}
     proto, types = node.proto, dict(types)
     if node.domain in CONTRIB_DOMAINS:
-        known = {name: kind.shape for name, kind in types.items()}
-        equivalent = equivalent_op(proto, lambda name: _complete_shape_or_none(known.get(name)))
+        shapes = {name: kind.shape for name, kind in types.items()}
+        equivalent = equivalent_op(proto, lambda name: _complete_shape_or_none(shapes.get(name)))
         if equivalent is None:
             return {}
         proto = NodeProto()
@@ -51,10 +52,12 @@ def infer_outputs(
         proto.input[:] = equivalent.inputs
         if equivalent.equation:
             proto.attribute.append(helper.make_attribute("equation", equivalent.equation))
-        types |= {name: TensorType("float", shape) for name, shape in equivalent.made_up.items()}
+        types |= {
+            name: TensorType("float", shape) for name, shape in equivalent.made_up_shapes.items()
+        }
     elif not node.is_onnx:
         return {}
-    # A model of its own, as some operators have no inference but that of their functions.
+    # A model of one node, as some operators are inferred from their functions only.
     graph = GraphProto(name="node", node=[proto])
     for name in dict.fromkeys(filter(None, proto.input)):
         if name in values:
@@ -65,10 +68,10 @@ def infer_outputs(
     model = helper.make_model(
         graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", opset)]
     )
-    lists = (kind.shape[0] or 0 for kind in types.values() if kind.shape and len(kind.shape) == 1)
+    lengths = (kind.shape[0] or 0 for kind in types.values() if kind.shape and len(kind.shape) == 1)
     try:
         inferred = infer_shapes(
-            model, data_prop=max(lists, default=0) <= _MAX_CARRIED_ELEMENTS
+            model, data_prop=max(lengths, default=0) <= _MAX_CARRIED_ELEMENTS
         ).graph.output
     except INFERENCE_FAILURES:
         return {}
@@ -92,8 +95,8 @@ def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict
     """Return the numbers of the outputs of `node`, an operator of ONNX, by name; empty if unknown.
 
     `values` are the numbers of all its inputs by name. What `evaluate_node` does not know, ONNX's
-    reference implementation computes: of the operators with which shapes and masks are made, as
-    others may take without end.
+    reference implementation computes for operators that make shapes and masks; others may never
+    end.
     """
     if not node.is_onnx or node.op_type not in VECTORIZED_OPERATORS | LOOPING_OPERATORS:
         return {}
@@ -104,7 +107,7 @@ def compute_outputs(node: Node, opset: int, values: Mapping[str, Array]) -> dict
         value = evaluate_node(node, [values[name] for name in node.input])
         if value is not None:
             return {node.output[0]: value}
-    # Here, as most models do not need it: it takes a tenth of a second.
+    # Imported here: it takes a tenth of a second, and most models do not need it.
     from onnx.reference import ReferenceEvaluator
 
     outputs = [name for name in node.output if name]

@@ -1,4 +1,4 @@
-"""The skeleton of a file in ONNX Runtime's ORT format, as the ONNX model that the graph in it is.
+"""The skeleton of a file in ONNX Runtime's ORT format, as an ONNX model with the same graph.
 
 The file is a flatbuffer of the schema ``onnxruntime/core/flatbuffers/schema/ort.fbs``; the numbers
 of fields below are their positions there. It contains the graph after the optimizers of the session
@@ -107,12 +107,12 @@ class _ReadNode(NamedTuple):
     Attributes:
         number: its index in the graph of the session that wrote the file.
         proto: the node.
-        reads: the names that it and its subgraphs read.
+        read_names: the names that it and its subgraphs read.
     """
 
     number: int
     proto: NodeProto
-    reads: list[str]
+    read_names: list[str]
 
 
 class _OrtFormatReader:
@@ -178,9 +178,11 @@ class _OrtFormatReader:
             self._read_node(node, depth) for node in self._tables_in_list(source, _GRAPH_NODES)
         ]
         graph.node.extend(_topologically_ordered(nodes))
-        known = {*inputs, *outputs, *(tensor.name for tensor in graph.initializer)}
+        declared_names = {*inputs, *outputs, *(tensor.name for tensor in graph.initializer)}
         graph.value_info.extend(
-            value for name, value in values.items() if name not in known and value.HasField("type")
+            value
+            for name, value in values.items()
+            if name not in declared_names and value.HasField("type")
         )
         return graph
 
@@ -196,8 +198,10 @@ class _OrtFormatReader:
                 for table in self._tables_in_list(source, _NODE_ATTRIBUTES)
             ],
         )
-        reads = [*node.input, *self._texts_in_list(source, _NODE_IMPLICIT_INPUTS)]
-        return _ReadNode(_integer_field(source, _NODE_INDEX, number_types.Uint32Flags), node, reads)
+        read_names = [*node.input, *self._texts_in_list(source, _NODE_IMPLICIT_INPUTS)]
+        return _ReadNode(
+            _integer_field(source, _NODE_INDEX, number_types.Uint32Flags), node, read_names
+        )
 
     def _read_attribute(self, source: Table, depth: int) -> AttributeProto:
         attribute = AttributeProto(
@@ -415,19 +419,21 @@ def _list_position(source: Table, field: int) -> tuple[int, int]:
 def _topologically_ordered(nodes: Sequence[_ReadNode]) -> Iterator[NodeProto]:
     """Yield the nodes so that each follows the nodes whose outputs it reads, by index otherwise.
 
-    The file has them by index, and the optimizers give new nodes the highest ones.
+    The file has the nodes by index, and the optimizers give new nodes the highest indices.
     """
     producers = {
         name: index for index, node in enumerate(nodes) for name in node.proto.output if name
     }
     followers: list[list[int]] = [[] for _ in nodes]
-    missing = [0] * len(nodes)
+    missing_counts = [0] * len(nodes)
     for index, node in enumerate(nodes):
-        before = {producers[name] for name in node.reads if name in producers}
-        missing[index] = len(before)
-        for producer in before:
+        producer_indices = {producers[name] for name in node.read_names if name in producers}
+        missing_counts[index] = len(producer_indices)
+        for producer in producer_indices:
             followers[producer].append(index)
-    ready = [(nodes[index].number, index) for index, count in enumerate(missing) if not count]
+    ready = [
+        (nodes[index].number, index) for index, count in enumerate(missing_counts) if not count
+    ]
     heapq.heapify(ready)
     count = 0
     while ready:
@@ -435,8 +441,8 @@ def _topologically_ordered(nodes: Sequence[_ReadNode]) -> Iterator[NodeProto]:
         count += 1
         yield nodes[index].proto
         for follower in followers[index]:
-            missing[follower] -= 1
-            if not missing[follower]:
+            missing_counts[follower] -= 1
+            if not missing_counts[follower]:
                 heapq.heappush(ready, (nodes[follower].number, follower))
     if count < len(nodes):
         raise ValueError("nodes in a circle")

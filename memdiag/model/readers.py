@@ -72,13 +72,13 @@ def find_readers(graphs: GraphIndex, weight: Weight) -> Iterator[WeightReader]:
     pending: list[tuple[Scope, str, tuple[PathStep, ...]]] = [
         (scope, weight.name, ()) for scope in reversed(graphs.scopes(weight))
     ]
-    seen: set[tuple[Scope, str]] = set()
+    visited: set[tuple[Scope, str]] = set()
     count = 0
     while pending and count < MAX_READERS:
         scope, name, path = pending.pop()
-        if (scope, name) in seen:
+        if (scope, name) in visited:
             continue
-        seen.add((scope, name))
+        visited.add((scope, name))
         for use in scope.uses(name):
             count += 1
             yield WeightReader(use, path)

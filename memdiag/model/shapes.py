@@ -40,7 +40,7 @@ MAX_COPIED_NAMES = 30_000_000
 """Names that the inference may copy (`copied_name_count`), which takes about ten seconds."""
 
 MAX_INFERENCE_BYTES = 1 << 28
-"""Memory that an inference may take, besides 64 times the size of the model without its weights."""
+"""Memory that an inference may take above 64 times the size of the model without its weights."""
 
 
 TypesByScope = dict[Scope, dict[str, TensorType]]
@@ -120,19 +120,20 @@ class ModelShapes:
 
         An axis whose size has no symbol either is None.
         """
-        known: dict[int, tuple[int | str | None, ...] | None] = {}  # most have one of a few types
-        known_axes: dict[str, tuple[int | str | None, ...]] = {}
+        # Most values have one of a few types.
+        axes_by_type: dict[int, tuple[int | str | None, ...] | None] = {}
+        axes_by_name: dict[str, tuple[int | str | None, ...]] = {}
         # In a loop these are the sizes of one iteration, and the runtime does not know them.
         refined = self._refined.get(scope, ()) if scope.parent is not None else ()
         for name, kind in self.of_scope(scope).items():
             if name in refined:
                 continue
-            if id(kind) not in known:
-                known[id(kind)] = self._symbolic_axes(kind)
-            axes = known[id(kind)]
+            if id(kind) not in axes_by_type:
+                axes_by_type[id(kind)] = self._symbolic_axes(kind)
+            axes = axes_by_type[id(kind)]
             if axes is not None:
-                known_axes[name] = axes
-        return known_axes
+                axes_by_name[name] = axes
+        return axes_by_name
 
     @cached_property
     def as_declared(self) -> "ModelShapes":
@@ -209,7 +210,7 @@ class _ShapeInference:
         )
         self.computed: ComputedShapes | None = None
         self._known_types: dict[bytes, TensorType | None] = {}
-        self._own_symbols = frozenset(_graph_symbols(model_file.proto.graph))
+        self._model_symbols = frozenset(_graph_symbols(model_file.proto.graph))
         self._function_nodes = 0
         self.functions = self._followed_functions()
         unknown, problem = self._infer_main(sizes)
@@ -253,18 +254,20 @@ class _ShapeInference:
         copy.CopyFrom(self._model_file.proto)
         if not self.functions:
             del copy.functions[:]
-        prepared = InferenceInput(copy, sizes)
+        inference_input = InferenceInput(copy, sizes)
         del copy
         if (
             copied_name_count(self._model_file.graph, tuple(self.functions.values()))
             > MAX_COPIED_NAMES
         ):
-            inferred = ModelProto.FromString(prepared.serialized)
+            inferred = ModelProto.FromString(inference_input.serialized)
             problem = "too many subgraphs or functions for ONNX's inference"
         else:
-            inferred, problem = _infer_prepared_model(prepared, carry_values=self._carry_values)
+            inferred, problem = _infer_prepared_model(
+                inference_input, carry_values=self._carry_values
+            )
         self._add_graph(self._graphs.main, inferred.graph)
-        return sum(prepared.unknown_in_functions.values(), prepared.unknown), problem
+        return sum(inference_input.unknown_in_functions.values(), inference_input.unknown), problem
 
     def _knows_inputs(self) -> bool:
         """Return whether the sizes of all inputs of the model are known."""
@@ -315,8 +318,8 @@ class _ShapeInference:
         for values in (inferred.input, inferred.value_info, inferred.output):
             types.update(self._typed_values(values))
         for node, scopes in scope.subgraphs.items():
-            same = subgraphs_of_node(inferred.node[node.index])
-            for inner, (_, graph) in zip(scopes, same, strict=True):
+            inferred_subgraphs = subgraphs_of_node(inferred.node[node.index])
+            for inner, (_, graph) in zip(scopes, inferred_subgraphs, strict=True):
                 self._add_graph(inner, graph)
 
     def _typed_values(self, values: Iterable[ValueInfoProto]) -> Iterable[tuple[str, TensorType]]:
@@ -329,8 +332,8 @@ class _ShapeInference:
                     sizes = value.type.tensor_type.shape.dim
                     names = (size.dim_param for size in sizes)
                     # The inference makes up symbols of its own for sizes that it does not know.
-                    own = tuple(name if name in self._own_symbols else "" for name in names)
-                    self.symbols[id(kind)] = kind, own
+                    symbols = tuple(name if name in self._model_symbols else "" for name in names)
+                    self.symbols[id(kind)] = kind, symbols
             kind = self._known_types[key]
             if kind is not None:
                 yield value.name, kind
@@ -343,16 +346,18 @@ def copied_name_count(graph: Graph, functions: Sequence[Graph]) -> int:
     (onnx 1.23: 400 Ifs and 16,000 names take 2 s).
     """
     calls = inlined_calls(graph, functions)
-    copied = _copied_for_subgraphs(graph, 0)
+    name_count = _subgraph_name_count(graph, 0)
     for function in functions:
         times = calls[function_path(function.key)]
-        copied += times * (len(functions) + _copied_for_subgraphs(function, 0))
-    return copied
+        name_count += times * (len(functions) + _subgraph_name_count(function, 0))
+    return name_count
 
 
-def _copied_for_subgraphs(graph: Graph, outside: int) -> int:
-    around = outside + len(graph.producers) + len(graph.initializers) + len(graph.inputs)
-    return sum(around + _copied_for_subgraphs(inner, around) for inner in graph.subgraphs)
+def _subgraph_name_count(graph: Graph, outer_name_count: int) -> int:
+    name_count = (
+        outer_name_count + len(graph.producers) + len(graph.initializers) + len(graph.inputs)
+    )
+    return sum(name_count + _subgraph_name_count(inner, name_count) for inner in graph.subgraphs)
 
 
 def _graph_symbols(graph: GraphProto) -> Iterable[str]:
@@ -368,7 +373,7 @@ def infer_limited(serialized: bytes, **options: bool) -> ModelProto:
     """Return what ONNX's inference returns, within a limit of memory.
 
     Raises:
-        MemoryError: it takes more.
+        MemoryError: the inference takes more.
         Exception: the inference failed: one of `INFERENCE_FAILURES`.
     """
     _raise_once()
@@ -380,7 +385,7 @@ def infer_limited(serialized: bytes, **options: bool) -> ModelProto:
 def _raise_once() -> None:
     """Have ONNX's library raise an exception.
 
-    At its first one it takes memory of its own for the thread. If there is none, as at the limit,
+    The first exception of a thread takes memory for the thread. If there is none, as at the limit,
     glibc ends the process.
     """
     with suppress(*INFERENCE_FAILURES):
@@ -388,7 +393,7 @@ def _raise_once() -> None:
 
 
 def _infer_prepared_model(
-    prepared: InferenceInput, *, carry_values: bool = True
+    inference_input: InferenceInput, *, carry_values: bool = True
 ) -> tuple[ModelProto, str]:
     """Return the model with inferred types; if the inference fails, unchanged with the reason.
 
@@ -397,11 +402,11 @@ def _infer_prepared_model(
     memory limit the inference is repeated without values.
     """
     try:
-        return infer_limited(prepared.serialized, data_prop=carry_values), ""
+        return infer_limited(inference_input.serialized, data_prop=carry_values), ""
     except INFERENCE_FAILURES as error:
         if carry_values and isinstance(error, MemoryError):
-            return _infer_prepared_model(prepared, carry_values=False)
+            return _infer_prepared_model(inference_input, carry_values=False)
         reason = (
             " ".join(str(error).split())[:MAX_REASON_LENGTH].rstrip(" .") or type(error).__name__
         )
-        return ModelProto.FromString(prepared.serialized), reason
+        return ModelProto.FromString(inference_input.serialized), reason

@@ -99,7 +99,7 @@ def decode_varints(packed: Array, element: ElementType, *, where: str) -> Array:
     """Return the dense data, as bytes, of the varints in a packed typed field.
 
     Raises:
-        ModelError: the bytes are no varints.
+        ModelError: the bytes are not varints.
     """
     dtype = np.dtype("u1" if element.bits == 6 else f"<u{max(element.bits // 8, 1)}")
     numbers = np.empty(count_varints(packed), dtype)
@@ -140,7 +140,7 @@ def array_from_bytes(data: memoryview, element: ElementType, shape: tuple[int, .
 def inline_array(tensor: TensorProto) -> Array | None:
     """Return the values of a tensor whose data is in the proto; None for other tensors.
 
-    Return None as well for strings, types that numpy lacks, and damaged tensors.
+    Also return None for strings, types that numpy lacks, and damaged tensors.
     """
     element = ELEMENT_TYPES.get(tensor.data_type)
     shape = tuple(tensor.dims)

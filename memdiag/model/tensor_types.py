@@ -133,8 +133,8 @@ def type_name_of(array: Array) -> str:
     if array.dtype.kind in "OSU":
         return STRING_ELEMENT.name
     dtype = array.dtype.newbyteorder("=")
-    native = (element for element in ELEMENT_TYPES.values() if element.native)
-    return next((element.name for element in native if element.dtype == dtype), str(dtype))
+    native_elements = (element for element in ELEMENT_TYPES.values() if element.native)
+    return next((element.name for element in native_elements if element.dtype == dtype), str(dtype))
 
 
 def known_shape(kind: TensorType | None) -> tuple[int, ...] | None:

@@ -44,17 +44,17 @@ def transposed_weight_pairs(
     Give only one of several weights with equal content. A weight is in one pair at most; the first
     of a pair comes first in `weights`. Leading axes of length 1 are ignored.
 
-    Left out are elements of less than one byte and of more than 8, weights above
-    `MAX_DECODED_BYTES` whose bytes are not in a file, and matrices that seem to have equal elements
-    only.
+    Matrices are left out if their elements have less than one byte or more than 8, if they are
+    above `MAX_DECODED_BYTES` and their bytes are not in a file, or if their elements seem to be
+    equal.
     """
-    by_kind: dict[tuple[str, int, int], list[_WeightMatrix]] = defaultdict(list)
+    matrices_by_kind: dict[tuple[str, int, int], list[_WeightMatrix]] = defaultdict(list)
     for number, weight in enumerate(weights):
         candidate = _matrix_of_weight(number, weight)
         if candidate and (weight.file is not None or weight.nbytes <= MAX_DECODED_BYTES):
-            by_kind[weight.dtype, candidate.rows, candidate.columns].append(candidate)
-    for (dtype, rows, columns), candidates in by_kind.items():
-        partners = by_kind.get((dtype, columns, rows))
+            matrices_by_kind[weight.dtype, candidate.rows, candidate.columns].append(candidate)
+    for (dtype, rows, columns), candidates in matrices_by_kind.items():
+        partners = matrices_by_kind.get((dtype, columns, rows))
         if rows > columns or not partners or (rows == columns and len(candidates) < 2):
             continue
         for pair in _transposed_index_pairs(model_file, candidates, partners):
@@ -77,19 +77,20 @@ def _transposed_index_pairs(
     model_file: ModelFile, candidates: list[_WeightMatrix], partners: list[_WeightMatrix]
 ) -> Iterator[tuple[int, int]]:
     """Yield the indices of pairs: one matrix from `candidates`, its transpose from `partners`."""
-    by_probe: dict[bytes, list[_WeightMatrix]] = defaultdict(list)
+    partners_by_probe: dict[bytes, list[_WeightMatrix]] = defaultdict(list)
     for partner in partners:
         probe = _probe_elements(model_file, partner, transpose=True)
         if probe is not None:
-            by_probe[probe].append(partner)
-    paired: set[int] = set()
+            partners_by_probe[probe].append(partner)
+    paired_numbers: set[int] = set()
     for matrix in candidates:
-        probe = _probe_elements(model_file, matrix, transpose=False) if by_probe else None
-        for partner in by_probe.get(probe, ())[:MAX_COMPARED_PARTNERS] if probe is not None else ():
-            if matrix.number == partner.number or {matrix.number, partner.number} & paired:
+        probe = _probe_elements(model_file, matrix, transpose=False) if partners_by_probe else None
+        matches = partners_by_probe.get(probe, []) if probe is not None else []
+        for partner in matches[:MAX_COMPARED_PARTNERS]:
+            if matrix.number == partner.number or {matrix.number, partner.number} & paired_numbers:
                 continue
             if _is_transpose(model_file, matrix, partner):
-                paired |= {matrix.number, partner.number}
+                paired_numbers |= {matrix.number, partner.number}
                 yield matrix.number, partner.number
                 break
 

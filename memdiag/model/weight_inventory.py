@@ -75,7 +75,7 @@ def list_weights(
 ) -> Iterator[WeightWithSource]:
     """Yield every weight of a model: of the graph first, then of the functions.
 
-    Of several constants of a graph with one name only the last is yielded. onnxruntime uses it.
+    If several constants of a graph have one name, only the last is yielded: onnxruntime uses it.
 
     Args:
         graph: the main graph.
@@ -86,10 +86,10 @@ def list_weights(
     Raises:
         ModelError: a tensor's type, shape or size is invalid, or `locate` cannot find its data.
     """
-    finder = _WeightLister(origin, locate)
-    yield from finder.graph_weights(graph, "", None)
+    lister = _WeightLister(origin, locate)
+    yield from lister.graph_weights(graph, "", None)
     for function in functions:
-        yield from finder.function_weights(function)
+        yield from lister.function_weights(function)
 
 
 class _WeightLister:
@@ -128,11 +128,11 @@ class _WeightLister:
     def _weights_in_node(
         self, node: Node, path: str, origin: Origin | None
     ) -> Iterator[WeightWithSource]:
-        constant = node.op_type == "Constant" and node.is_onnx
+        is_constant = node.op_type == "Constant" and node.is_onnx
         for attribute in node.attribute:
-            if attribute.type in _NO_TENSOR and not constant:
+            if attribute.type in _NO_TENSOR and not is_constant:
                 continue
-            if constant and node.output[0]:
+            if is_constant and node.output[0]:
                 if node.graph.producers.get(node.output[0]) not in (node, None):
                     continue
                 yield from self._weights_of_constant(attribute, node.output[0], path, origin)
@@ -151,9 +151,9 @@ class _WeightLister:
             nbytes = values.nbytes
             if element is STRING_ELEMENT:
                 nbytes = sum(map(len, values.reshape(-1)))
-            nowhere = TensorLocation("typed", None, None, None)
+            no_location = TensorLocation("typed", None, None, None)
             weight = self._make_weight(
-                output, path, origin or "constant", element, values.shape, nbytes, nowhere
+                output, path, origin or "constant", element, values.shape, nbytes, no_location
             )
             yield WeightWithSource(weight, attribute)
         if attribute.HasField("t"):
@@ -221,7 +221,7 @@ class _WeightLister:
             actual = stored_bytes(tensor, element) if location.length is None else location.length
         if actual != expected:
             raise ModelError(
-                f"{where} should have {expected:,} {unit} ({element.name} {_stated_shape(shape)})"
+                f"{where} should have {expected:,} {unit} ({element.name} {_shape_text(shape)})"
                 f" but has {actual:,}; export the model again."
             )
         return element, location
@@ -250,11 +250,11 @@ class _WeightLister:
         )
 
     def _tensor_description(self, noun: str, name: str, path: str) -> str:
-        inside = f" in {path}" if path else ""
-        return f"{self.origin}: {noun} {name[:200]!r}{inside}"
+        graph_text = f" in {path}" if path else ""
+        return f"{self.origin}: {noun} {name[:200]!r}{graph_text}"
 
 
-def _stated_shape(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 8 else f"of {len(shape)} axes"
 
 
@@ -266,7 +266,7 @@ def _checked_tensor_shape(dims: Sequence[int], where: str) -> tuple[int, ...]:
         )
     if min(shape, default=0) < 0:
         raise ModelError(
-            f"{where} has the shape {_stated_shape(shape)}, which no tensor can have. "
+            f"{where} has the shape {_shape_text(shape)}, which no tensor can have. "
             "Export the model again."
         )
     return shape

@@ -21,10 +21,10 @@ MIN_REFERENCED_BYTES = 1024
 """Tensor data of fewer bytes stays in the skeleton."""
 
 MIN_NUMBERS_BYTES = 16 << 10
-"""Numbers that have to be decoded stay in the skeleton below this size."""
+"""Numbers that have to be decoded stay in the skeleton if they have fewer bytes."""
 
 MIN_LIST_BYTES = 64 << 10
-"""Lists and strings in attributes stay in the skeleton below this size."""
+"""Lists and strings in attributes stay in the skeleton if they have fewer bytes."""
 
 MAX_SKELETON_BYTES = 256 << 20
 """A model whose graph takes more without its weights is refused; real ones take a few megabytes."""
@@ -72,7 +72,7 @@ _MODEL_GRAPH_FIELD = 7
 _VARINT_WIRE, _FIXED64_WIRE, _LENGTH_WIRE, _FIXED32_WIRE = 0, 1, 2, 5
 MAX_VARINT_BYTES = 10
 _MAX_TENSOR_FIELDS = 1000
-"""A tensor of more fields has a field for each number, and stays as it is."""
+"""A tensor with more fields has a field for each number, and stays as it is."""
 
 _SKELETON_RELEASE_BYTES = 8 << 20
 
@@ -200,19 +200,19 @@ class _SkeletonBuilder:
         if kind == "tensor":
             return self._tensor_with_reference(start, end)
         if kind == "attribute" and self._is_plain(start, end):
-            large = self.compact and end - start >= MIN_LIST_BYTES
-            return self._attribute_without_list(start, end) if large else None
+            is_large = self.compact and end - start >= MIN_LIST_BYTES
+            return self._attribute_without_list(start, end) if is_large else None
         children, singular = _CHILD_MESSAGE_FIELDS[kind], _SINGULAR_FIELDS.get(kind, ())
-        seen: set[int] = set()
+        seen_numbers: set[int] = set()
         parts: list[bytes] = []
-        copied, kept = start, 0
+        copied, kept_bytes = start, 0
         for field in self._message_fields(kind, start, end):
             number = field.number
             if field.wire != _LENGTH_WIRE or number not in children:
                 continue
-            if number in singular and number in seen:
+            if number in singular and number in seen_numbers:
                 self._raise_damaged(field.start)
-            seen.add(number)
+            seen_numbers.add(number)
             self._has_graph |= kind == "model" and number == _MODEL_GRAPH_FIELD
             self._count_message()
             if field.stop - field.content < MIN_REFERENCED_BYTES:
@@ -220,13 +220,13 @@ class _SkeletonBuilder:
             replaced = self.message(children[number], field.content, field.stop, depth + 1)
             self._release_pages(field.stop)
             if replaced is not None:
-                kept += field.start - copied + len(replaced)
-                self.check_size(kept)
+                kept_bytes += field.start - copied + len(replaced)
+                self.check_size(kept_bytes)
                 parts += (self.data[copied : field.start], _length_field(number, replaced))
                 copied = field.stop
         if not parts:
             return None
-        self.check_size(kept + end - copied)
+        self.check_size(kept_bytes + end - copied)
         return b"".join((*parts, self.data[copied:end]))
 
     def check_size(self, nbytes: int) -> None:
@@ -274,9 +274,9 @@ class _SkeletonBuilder:
         if data_field is None:
             return None
         data, stored = data_field
-        dropped = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
-        kept = [part for part in fields if part.number not in dropped]
-        parts = [self.data[part.start : part.stop] for part in kept]
+        dropped_numbers = (data.number, _EXTERNAL_DATA, _DATA_LOCATION)
+        kept_fields = [part for part in fields if part.number not in dropped_numbers]
+        parts = [self.data[part.start : part.stop] for part in kept_fields]
         self.references[data.content] = stored
         return b"".join(
             (

@@ -3,9 +3,9 @@
 Nodes are put in the order in which onnxruntime executes them: its GraphViewer's depth-first walk up
 from the nodes whose outputs nothing reads. Their values are in buffers that its allocation planner
 shares (see `buffer_plan`); an output of a graph is allocated to the end. Subgraphs count at their
-node, and the body of a function like a subgraph. Of branches the one that runs counts, or the
-larger one if the sizes do not decide that. A Loop counts as its largest iteration, with what it
-keeps besides (`LoopValues`).
+node, and the body of a function like a subgraph. Of the branches of an If, the branch that runs
+counts, or the larger one if the sizes do not decide that. A Loop counts as its largest iteration,
+with the values that it also keeps (`LoopValues`).
 
 `ActivationPeak` counts values only. The requests of a `SimulatedRun` to the arena also have the
 working memory of kernels (`scratch`). Inputs are not counted: the caller allocates them.
@@ -58,16 +58,16 @@ MAX_LIVE_VALUES = 20
 """Maximum number of values in `ActivationPeak.live`."""
 
 MAX_SIMULATED_CALLS = 10_000
-"""Subgraphs and calls of functions that are executed in a simulated run; more take nothing."""
+"""Subgraphs and calls of functions that are executed in a simulated run; others take nothing."""
 
 MAX_EARLIER_ITERATIONS = 64
-"""Iterations of a loop that grows which are simulated before the last one, evenly spread."""
+"""Iterations, evenly spread, that are simulated before the last one of a loop that grows."""
 
 MAX_KEPT_REQUESTS = 500
 """Outputs of further iterations of a loop that have chunks of their own in a simulated run."""
 
 USUAL_EARLIER_ITERATIONS = 2
-"""Iterations of other loops that are simulated before the last one, after which the places in
+"""Iterations that are simulated before the last one of other loops. After these, the places in
 memory of their values repeat."""
 
 MAX_SIMULATED_DEPTH = 50
@@ -78,11 +78,11 @@ class DimensionSizes(NamedTuple):
     """A size for each free dimension of a model's inputs.
 
     Attributes:
-        of: the sizes by name.
+        by_name: the sizes by name.
         assumed: the names of the dimensions whose sizes the user did not give.
     """
 
-    of: Mapping[str, int]
+    by_name: Mapping[str, int]
     assumed: tuple[str, ...]
 
 
@@ -93,7 +93,7 @@ class LiveValue(NamedTuple):
         scope: the scope that computes it.
         name: its name.
         nbytes: its size.
-        kind: its type in memory, which may differ from that in the model; None if it is the same.
+        kind: its type in memory if it differs from its type in the model; None if it is the same.
         form: what distinguishes it from the value itself, such as ``in blocks``; empty without it.
     """
 
@@ -124,20 +124,20 @@ class ActivationPeak(NamedTuple):
 
 
 class LoopValues(NamedTuple):
-    """What a Loop keeps besides the values of the iteration that runs.
+    """The values that a Loop keeps in addition to the values of its iteration.
 
-    Its kernel copies the state after the last iteration, and what all iterations have put out, into
-    its outputs.
+    Its kernel copies the state after the last iteration, and the outputs of all iterations, into
+    its own outputs.
 
     Attributes:
-        kept: the state before the last iteration, and what the iterations before it have put out.
-        results: what the last iteration puts out.
-        stacked: the names of what all iterations put out.
+        kept: the state before the last iteration, and the outputs of the iterations before it.
+        results: the outputs of the last iteration.
+        stacked_names: the names of the outputs of all iterations that are stacked.
     """
 
     kept: tuple[LiveValue, ...]
     results: tuple[LiveValue, ...]
-    stacked: frozenset[str]
+    stacked_names: frozenset[str]
 
 
 _value_nbytes = attrgetter("nbytes")
@@ -145,14 +145,14 @@ _NO_ACTIVATION = ActivationPeak(0, None, None, (), None, 0)
 _NOT_FOLLOWED_PEAK = _NO_ACTIVATION._replace(unknown=1)
 
 
-def choose_dimensions(model_file: ModelFile, given: Mapping[str, int]) -> DimensionSizes:
-    """Return sizes for the free dimensions of the model's inputs: `given`, or realistic ones.
+def choose_dimensions(model_file: ModelFile, user_sizes: Mapping[str, int]) -> DimensionSizes:
+    """Return sizes for the free dimensions of the model's inputs: `user_sizes`, or realistic ones.
 
-    Names in `given` that the model does not have are ignored: they may be another model's.
+    Names in `user_sizes` that the model does not have are ignored: they may be another model's.
     """
     inputs = free_axes(model_file.graph)
-    free = {axis.key for axis in unsized_axes(inputs)}
-    dims = {key: size for key, size in given.items() if key in free and size >= 0}
+    free_keys = {axis.key for axis in unsized_axes(inputs)}
+    dims = {key: size for key, size in user_sizes.items() if key in free_keys and size >= 0}
     try:
         roles = axis_roles(model_file.graph, model_file.functions)
         sizes = choose_sizes(
@@ -165,7 +165,7 @@ def choose_dimensions(model_file: ModelFile, given: Mapping[str, int]) -> Dimens
         )
     except UsageError:  # two inputs of one name and different shapes
         return DimensionSizes({}, ())
-    return DimensionSizes(sizes, tuple(sorted(free - dims.keys())))
+    return DimensionSizes(sizes, tuple(sorted(free_keys - dims.keys())))
 
 
 def activation_bytes(model_file: ModelFile, sizes: Mapping[str, int]) -> int:
@@ -184,10 +184,10 @@ def total_value_bytes(
 ) -> int | None:
     """Return the bytes of all computed values together at `sizes`: their peak is not higher.
 
-    None where the size of a value is not known by the symbols of its type.
+    Return None if the size of a value is not known by the symbols of its type.
     """
     total = 0
-    known: dict[int, int | None] = {}  # most values have one of a few types
+    nbytes_by_type: dict[int, int | None] = {}  # most values have one of a few types
     for _, scope in graphs:
         types = shapes.of_scope(scope)
         for node in scope.nodes:
@@ -198,9 +198,9 @@ def total_value_bytes(
                         return None
                     continue
                 key = id(kind)
-                if key not in known:
-                    known[key] = shapes.nbytes_at(kind, sizes)
-                nbytes = known[key]
+                if key not in nbytes_by_type:
+                    nbytes_by_type[key] = shapes.nbytes_at(kind, sizes)
+                nbytes = nbytes_by_type[key]
                 if nbytes is None:
                     return None
                 total += nbytes
@@ -208,7 +208,7 @@ def total_value_bytes(
 
 
 class LaterRun(NamedTuple):
-    """The requests of a run whose shapes have occurred before, as those of `SimulatedRun`."""
+    """The requests of a run whose shapes have occurred before, as in `SimulatedRun`."""
 
     requests: tuple[ArenaRequest, ...]
     heap: tuple[tuple[int, int], ...]
@@ -223,8 +223,8 @@ class SimulatedRun(NamedTuple):
             kernels and the outputs of the model have no place in the block that later runs take.
         steps: the executed nodes with their graphs, in order: those of a subgraph after the node
             that contains it.
-        heap: what kernels take from malloc while they run: the number of requests before, and the
-            bytes.
+        heap: the bytes that kernels take from malloc while they run, each with the number of
+            requests before it.
         later: a later run, in which each subgraph has a block of its own.
     """
 
@@ -256,32 +256,33 @@ def simulate_run(
         declared: the types without the given sizes; from `shapes` by default.
         runtime: the release.
         block: the channels of a block of convolutions.
-        optimizes: whether the runtime optimizes the graph: not that of a file in ORT format.
+        optimizes: whether the runtime optimizes the graph; it does not for a file in ORT format.
         in_fp32: whether the values of float16 between inputs and outputs are fp32 instead.
         scratch: returns the working memory that a kernel takes from the arena.
     """
     declared = declared or shapes.as_declared
-    simulated = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32, scratch)
-    simulation = _RunSimulation(*simulated)
+    arguments = (graphs, shapes, declared, folds, runtime, block, optimizes, in_fp32, scratch)
+    simulation = _RunSimulation(*arguments)
     peak = simulation.peak_of(graphs.main, 0)
-    first = later = _split_requests(simulation.requests_of(graphs.main, _Execution()))
+    first_run = later_run = _split_requests(simulation.requests_of(graphs.main, _Execution()))
     steps = tuple(simulation.steps)
     if any(scope.parent is not None for scope, _ in steps):
-        simulation = _RunSimulation(*simulated)
-        later = _split_requests(simulation.requests_of(graphs.main, _Execution(is_repeated=True)))
-    return SimulatedRun(peak, first.requests, steps, first.heap, later)
+        simulation = _RunSimulation(*arguments)
+        repeated = _Execution(is_repeated=True)
+        later_run = _split_requests(simulation.requests_of(graphs.main, repeated))
+    return SimulatedRun(peak, first_run.requests, steps, first_run.heap, later_run)
 
 
 def _split_requests(requests: Iterable[ArenaRequest]) -> LaterRun:
-    """Return requests to the arena apart from those to malloc."""
-    to_arena: list[ArenaRequest] = []
+    """Return the requests to the arena and the requests to malloc, separately."""
+    arena_requests: list[ArenaRequest] = []
     heap: list[tuple[int, int]] = []
     for request in requests:
         if request.is_heap:
-            heap.append((len(to_arena), request.nbytes))
+            heap.append((len(arena_requests), request.nbytes))
         else:
-            to_arena.append(request)
-    return LaterRun(tuple(to_arena), tuple(heap))
+            arena_requests.append(request)
+    return LaterRun(tuple(arena_requests), tuple(heap))
 
 
 def executed_nodes(
@@ -306,8 +307,8 @@ class _Execution(NamedTuple):
         depth: the number of graphs around it.
         share: below 1 in an earlier iteration of a loop that grows: the sizes are between those
             of the first iteration and those of the last.
-        is_last: whether no iteration of a loop around it follows: in earlier ones its nodes are
-            no steps of their own.
+        is_last: whether no iteration of a loop around it follows: the nodes of earlier iterations
+            are not steps of their own.
         is_repeated: whether it has run with the same shapes before, so that subgraphs take a
             block for their planned values.
     """
@@ -342,7 +343,7 @@ class _RunSimulation:
         self._optimizes = optimizes
         self._shapes, self._declared = shapes, declared
         self._folds = folds
-        # Of a function's calls, `graphs` and `shapes` have the first one only.
+        # `graphs` and `shapes` have only the first call of each function.
         self._functions: dict[FunctionKey, Scope] = {
             scope.owner.key: scope
             for _, scope in graphs
@@ -391,10 +392,10 @@ class _RunSimulation:
         body, types = inner[0], self._shapes.of_scope(inner[0])
 
         def values(names: Sequence[str], times: int = 1) -> tuple[LiveValue, ...]:
-            sized = ((name, types.get(name)) for name in names if times)
+            named_types = ((name, types.get(name)) for name in names if times)
             return tuple(
                 LiveValue(body, name, times * nbytes)
-                for name, kind in sized
+                for name, kind in named_types
                 if kind is not None and (nbytes := kind.nbytes)
             )
 
@@ -402,9 +403,9 @@ class _RunSimulation:
         # The first iteration reads the values that the Loop is given.
         state = values(body.inputs[2:]) if count != 1 else ()
         stacked = body.outputs[1 + len(node.input[2:]) :]
-        earlier = 0 if count is None else count - 1
-        kept = (*state, *values(stacked, earlier))
-        return LoopValues(kept, values(body.outputs[1:]), frozenset(stacked))
+        earlier_count = 0 if count is None else count - 1
+        kept_values = (*state, *values(stacked, earlier_count))
+        return LoopValues(kept_values, values(body.outputs[1:]), frozenset(stacked))
 
     def _names_read(self, scope: Scope, node: Node) -> tuple[str, ...]:
         """Return the names that `node` reads, also in its subgraphs, each once."""
@@ -430,8 +431,8 @@ class _RunSimulation:
         """Yield the requests of one run of `scope`, with those of all that is inside its nodes."""
         nodes, plan, types = self._graph_plan(scope)
         may_plan = not execution.depth or (execution.is_repeated and not scope.is_function)
-        taken: dict[int, list[ArenaRequest]] = defaultdict(list)
-        freed: dict[int, list[ArenaRequest]] = defaultdict(list)
+        requests_by_step: dict[int, list[ArenaRequest]] = defaultdict(list)
+        freeing_by_step: dict[int, list[ArenaRequest]] = defaultdict(list)
         for buffer in plan.buffers:
             request = ArenaRequest(
                 next(self._keys),
@@ -439,15 +440,16 @@ class _RunSimulation:
                 is_planned=may_plan and buffer.last < len(nodes),
                 name=buffer.name,
             )
-            taken[buffer.first].append(request)
-            freed[buffer.last].append(request._replace(name=""))
+            requests_by_step[buffer.first].append(request)
+            freeing_by_step[buffer.last].append(request._replace(name=""))
         for step, node in enumerate(nodes):
             if execution.is_last:
                 self.steps.append((scope, node.source))
-            outputs = [request._replace(step=len(self.steps) - 1) for request in taken[step]]
+            last_step = len(self.steps) - 1
+            outputs = [request._replace(step=last_step) for request in requests_by_step[step]]
             yield from self._node_requests(scope, node, types, outputs, execution)
-            yield from self._freeing_requests(freed[step])
-        yield from self._freeing_requests(freed[len(nodes)])
+            yield from self._freeing_requests(freeing_by_step[step])
+        yield from self._freeing_requests(freeing_by_step[len(nodes)])
 
     def _node_requests(
         self,
@@ -482,17 +484,17 @@ class _RunSimulation:
                 yield from self._requests_inside(inner, execution)
         if not is_before_output:
             yield from (request._replace(step=len(self.steps) - 1) for request in scratch)
-        from_malloc = round(share * heap_bytes(node, types))
-        if from_malloc:
-            yield ArenaRequest(-1, from_malloc, is_planned=False, is_heap=True)
+        heap_nbytes = round(share * heap_bytes(node, types))
+        if heap_nbytes:
+            yield ArenaRequest(-1, heap_nbytes, is_planned=False, is_heap=True)
         yield from self._freeing_requests(scratch)
 
     def _requests_inside(self, inner: Scope, execution: _Execution) -> Iterator[ArenaRequest]:
         if execution.depth < MAX_SIMULATED_DEPTH and self._calls_left > 0:
             self._calls_left -= 1
             requests = self.requests_of(inner, execution._replace(depth=execution.depth + 1))
-            in_block = execution.is_repeated
-            yield from self._requests_in_block(list(requests)) if in_block else requests
+            has_block = execution.is_repeated
+            yield from self._requests_in_block(list(requests)) if has_block else requests
 
     def _requests_in_block(self, requests: list[ArenaRequest]) -> Iterator[ArenaRequest]:
         """Yield `requests` of a subgraph with one block for all that are planned."""
@@ -510,76 +512,78 @@ class _RunSimulation:
     ) -> Iterator[ArenaRequest]:
         """Yield the requests of a Loop, whose outputs are filled after its iterations.
 
-        What an iteration leaves stays between the chunks of its other values, and so divides the
-        memory of the next one: the state until that has ended, that before the last iteration and
-        the rest to the end. Where values grow, chunks of earlier iterations are too small for later
-        ones.
+        The outputs of an iteration stay between the chunks of its other values, and so divide the
+        memory of the next iteration. The state stays until the next iteration has ended. The state
+        before the last iteration and the stacked outputs stay to the end. If values grow, chunks of
+        earlier iterations are too small for later iterations.
         """
         iterations = self._shapes.runs.get(body, 1 + USUAL_EARLIER_ITERATIONS)
-        grows = body in self._shapes.first_iterations
-        earlier = min(iterations - 1, MAX_EARLIER_ITERATIONS if grows else USUAL_EARLIER_ITERATIONS)
-        skipped = iterations - 1 - earlier
-        at = len(self.steps) - 1
+        is_growing = body in self._shapes.first_iterations
+        limit = MAX_EARLIER_ITERATIONS if is_growing else USUAL_EARLIER_ITERATIONS
+        earlier_count = min(iterations - 1, limit)
+        skipped = iterations - 1 - earlier_count
+        step = len(self.steps) - 1
         state: list[ArenaRequest] = []
-        kept = [  # the number of the iteration, and the condition
-            ArenaRequest(next(self._keys), nbytes, is_planned=False, is_scratch=True, step=at)
+        kept_requests = [  # the number of the iteration, and the condition
+            ArenaRequest(next(self._keys), nbytes, is_planned=False, is_scratch=True, step=step)
             for nbytes in (8, 1)
         ]
-        yield from kept
-        for index in range(earlier + 1):
-            is_end = index == earlier
+        yield from kept_requests
+        for index in range(earlier_count + 1):
+            is_end = index == earlier_count
             share = execution.share
             iteration = execution._replace(
-                share=share * index / earlier if grows and not is_end else share,
+                share=share * index / earlier_count if is_growing and not is_end else share,
                 is_last=execution.is_last and is_end,
-                is_repeated=execution.is_repeated or (index > 0 and not grows),
+                is_repeated=execution.is_repeated or (index > 0 and not is_growing),
             )
             results = yield from self._iteration_requests(body, iteration)
-            stacked = [
-                request for request in results if name_in_model(request.name) in loop.stacked
+            stacked_requests = [
+                request for request in results if name_in_model(request.name) in loop.stacked_names
             ]
-            before, state = state, [request for request in results if request not in stacked]
+            state_before = state
+            state = [request for request in results if request not in stacked_requests]
             if is_end:
-                kept += before
+                kept_requests += state_before
             else:
-                yield from self._freeing_requests(before)
-                # As many iterations that are not simulated follow.
-                times = (index + 1) * skipped // earlier - index * skipped // earlier
-                more = [
-                    further
-                    for request in stacked
-                    for further in self._repeated_requests(request, times)
+                yield from self._freeing_requests(state_before)
+                # This many iterations that are not simulated follow.
+                times = (index + 1) * skipped // earlier_count - index * skipped // earlier_count
+                repeated_requests = [
+                    repeated_request
+                    for request in stacked_requests
+                    for repeated_request in self._repeated_requests(request, times)
                 ]
-                yield from more
-                kept += more
-            kept += stacked
+                yield from repeated_requests
+                kept_requests += repeated_requests
+            kept_requests += stacked_requests
         yield from outputs
-        yield from self._freeing_requests([*state, *kept])
+        yield from self._freeing_requests([*state, *kept_requests])
 
     def _iteration_requests(
         self, body: Scope, iteration: _Execution
     ) -> Generator[ArenaRequest, None, list[ArenaRequest]]:
         """Yield the requests of an iteration; return those for its outputs, which it leaves."""
-        left: dict[int, ArenaRequest] = {}
+        outputs_by_key: dict[int, ArenaRequest] = {}
         for request in self._requests_inside(body, iteration):
             if request.nbytes and name_in_model(request.name) in body.output_names:
-                left[request.key] = request
-            if request.nbytes or request.key not in left:
+                outputs_by_key[request.key] = request
+            if request.nbytes or request.key not in outputs_by_key:
                 yield request
-        return list(left.values())
+        return list(outputs_by_key.values())
 
     def _repeated_requests(self, request: ArenaRequest, times: int) -> Iterator[ArenaRequest]:
-        """Yield as many further requests, or fewer larger ones."""
+        """Yield `times` further requests like `request`, or fewer larger requests."""
         for start in range(0, times, group := 1 + times // MAX_KEPT_REQUESTS):
             nbytes = min(group, times - start) * request.nbytes
             yield request._replace(key=next(self._keys), nbytes=nbytes)
 
     def _freeing_requests(self, requests: Iterable[ArenaRequest]) -> Iterator[ArenaRequest]:
-        at = len(self.steps) - 1
-        return (request._replace(nbytes=0, step=at) for request in requests)
+        step = len(self.steps) - 1
+        return (request._replace(nbytes=0, step=step) for request in requests)
 
     def _nbytes_at(self, scope: Scope, value: ValueBuffer | LiveValue, share: float) -> int:
-        """Return the size of a value in an earlier iteration of a loop: 1 or more."""
+        """Return the bytes of a value in an earlier iteration of a loop, at least 1."""
         first = self._shapes.first_iterations.get(scope, {}).get(name_in_model(value.name))
         if share == 1 or first is None or first.nbytes is None:
             return value.nbytes
@@ -647,7 +651,7 @@ class _RunSimulation:
             default=None,
         )
         unknown, in_use, peak_bytes = plan.unknown, 0, 0
-        at_peak: tuple[int, ActivationPeak] | None = None
+        step_of_peak: tuple[int, ActivationPeak] | None = None
         for step, node in enumerate(nodes):
             source = node.source if node.is_of_model else None
             inner_scopes = self._inner_scopes(scope, source)
@@ -656,8 +660,8 @@ class _RunSimulation:
             unknown += sum(peak.unknown for peak in peaks)
             values = filter(None, (largest, *(peak.largest for peak in peaks)))
             largest = max(values, key=_value_nbytes, default=None)
-            in_use -= freed.until(step - 1)
-            new_bytes = allocated.until(step)
+            in_use -= freed.bytes_until(step - 1)
+            new_bytes = allocated.bytes_until(step)
             loop = self._loop_values(source, inner_scopes)
             if loop is not None:
                 outputs = tuple(
@@ -666,19 +670,20 @@ class _RunSimulation:
                     if buffer.first == step
                 )
                 inner = _peak_of_loop(loop, inner, outputs)
-            here = in_use + max(new_bytes, inner.peak_bytes)
+            bytes_at_step = in_use + max(new_bytes, inner.peak_bytes)
             in_use += new_bytes
-            if here > peak_bytes:
-                peak_bytes, at_peak = here, (step, inner if here > in_use else _NO_ACTIVATION)
-        if at_peak is None:
+            if bytes_at_step > peak_bytes:
+                peak_bytes = bytes_at_step
+                step_of_peak = step, inner if bytes_at_step > in_use else _NO_ACTIVATION
+        if step_of_peak is None:
             return _NO_ACTIVATION._replace(largest=largest, unknown=unknown)
-        step, inner = at_peak
-        live_here = (
+        step, inner = step_of_peak
+        live_in_graph = (
             _live_value(scope, buffer, types)
             for buffer in plan.buffers
             if buffer.first <= step <= buffer.last and (buffer.first < step or not inner.live)
         )
-        live = nlargest(MAX_LIVE_VALUES, chain(live_here, inner.live), key=_value_nbytes)
+        live = nlargest(MAX_LIVE_VALUES, chain(live_in_graph, inner.live), key=_value_nbytes)
         return ActivationPeak(peak_bytes, scope, nodes[step].source, tuple(live), largest, unknown)
 
 
@@ -715,12 +720,12 @@ class _RunningTotal:
     ) -> None:
         self._remaining = iter(buffers)
         self._step_of = step_of
-        self._next = next(self._remaining, None)
+        self._next_buffer = next(self._remaining, None)
 
-    def until(self, step: int) -> int:
+    def bytes_until(self, step: int) -> int:
         """Return the bytes of the buffers up to `step` that no earlier call returned."""
         total = 0
-        while self._next is not None and self._step_of(self._next) <= step:
-            total += self._next.nbytes
-            self._next = next(self._remaining, None)
+        while self._next_buffer is not None and self._step_of(self._next_buffer) <= step:
+            total += self._next_buffer.nbytes
+            self._next_buffer = next(self._remaining, None)
         return total

@@ -31,7 +31,7 @@ class AnalysisContext:
     Args:
         model_file: the open model.
         runtime: the release.
-        sizes: the sizes of free dimensions by name, where the user gave them.
+        sizes: the sizes of free dimensions that the user gave, by name.
         reads_weights: whether rules may read the values of weights. If not, rules that need values
             find nothing.
         block: the channels of a block of convolutions (`prepacking.CHANNEL_BLOCKS`).
@@ -73,7 +73,7 @@ class AnalysisContext:
 
     @cached_property
     def folds(self) -> Folds:
-        """The results of constant folding; none of a model whose graph is optimized already."""
+        """The results of constant folding; empty for a model whose graph is optimized already."""
         if self.model_file.is_ort_format:
             return Folds(())
         return fold_constants(self.graphs, self.shapes, self.runtime)
@@ -96,8 +96,8 @@ class AnalysisContext:
     ) -> int:
         """Return by how many bytes the peak of loading is lower with `replacement` than `weights`.
 
-        The other weights of the model matter as far as one of them is converted, reordered or
-        packed as well.
+        The other weights of the model count only while one of them is converted, reordered or
+        packed.
         """
         return peak_reduction(self.model_file, self.graphs, self.session, weights, replacement)
 
@@ -111,36 +111,36 @@ class AnalysisContext:
         """Groups of two weights or more with the same bytes, of `MIN_COMPARED_BYTES` or more."""
         if not self.reads_weights:
             return []
-        skipped = self._not_comparable()
-        if skipped:
+        names = self._uncompared_weight_names()
+        if names:
             self.notes.append(
-                f"{counted(len(skipped), 'weight')} ({some_of(skipped)}) of more than "
+                f"{counted(len(names), 'weight')} ({some_of(names)}) of more than "
                 f"{format_size(MAX_DECODED_BYTES)}, sparse or in fields of a number each, "
-                f"{'was' if len(skipped) == 1 else 'were'} not compared with others of the same "
+                f"{'was' if len(names) == 1 else 'were'} not compared with others of the same "
                 "size."
             )
         return identical_weights(self.model_file, min_bytes=MIN_COMPARED_BYTES)
 
     def equal_to(self, weight: Weight) -> Sequence[Weight]:
-        """Return the weights with the bytes of `weight`, itself among them; none if there is no
+        """Return the weights with the bytes of `weight`, itself among them; empty if there is no
         other."""
-        return self._group_of.get(weight, ())
+        return self._group_by_weight.get(weight, ())
 
     @cached_property
-    def _group_of(self) -> dict[Weight, list[Weight]]:
+    def _group_by_weight(self) -> dict[Weight, list[Weight]]:
         return {weight: group for group in self.equal_weights for weight in group}
 
-    def _not_comparable(self) -> list[str]:
-        """Return the names of the weights that another may equal but that cannot be compared."""
-        skipped = [
+    def _uncompared_weight_names(self) -> list[str]:
+        """Return the names of weights that cannot be compared with another weight of their size."""
+        weights = [
             weight
             for weight in self.model_file.weights
             if weight.dtype != "string" and not can_be_compared(self.model_file, weight)
         ]
-        if not skipped:
+        if not weights:
             return []
         sizes = Counter(weight.nbytes for weight in self.model_file.weights)
-        return [qualified_name(weight) for weight in skipped if sizes[weight.nbytes] > 1]
+        return [qualified_name(weight) for weight in weights if sizes[weight.nbytes] > 1]
 
     def shapes_at(self, sizes: Mapping[str, int]) -> ModelShapes:
         """Return the types of all values at `sizes` of the free dimensions."""
@@ -161,14 +161,14 @@ class AnalysisContext:
         return self._last_largest[1]
 
     def run(self, sizes: Mapping[str, int]) -> SimulatedRun:
-        """Return what a run takes at `sizes` of the free dimensions."""
+        """Return a simulated run at `sizes` of the free dimensions."""
         key = frozenset(sizes.items())
         if key not in self._runs:
             self._runs[key] = self._simulate_run(self.shapes_at(sizes), self.folds)
         return self._runs[key]
 
     def largest_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
-        """Return what a run takes at `sizes` with `largest_shapes_at`."""
+        """Return a simulated run at `sizes` with `largest_shapes_at`."""
         key = frozenset(sizes.items())
         if key not in self._largest_runs:
             shapes = self.largest_shapes_at(sizes)
@@ -176,16 +176,15 @@ class AnalysisContext:
         return self._largest_runs[key]
 
     def unfolded_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
-        """Return what a run takes if no node is folded, as without the optimizer."""
+        """Return a simulated run in which no node is folded, as without the optimizer."""
         return self._simulate_run(self.shapes_at(sizes), Folds(()))
 
     def fp32_run(self, sizes: Mapping[str, int]) -> SimulatedRun:
-        """Return what a run takes if the model computes in fp32, with its inputs and outputs in
-        float16."""
+        """Return a simulated run in fp32, with the inputs and outputs of the model in float16."""
         return self._simulate_run(self.shapes_at(sizes), self.folds, in_fp32=True)
 
     def unfused_run(self, sizes: Mapping[str, int], scratch: ScratchSizes) -> SimulatedRun:
-        """Return what a run takes if no nodes are fused and each kernel takes `scratch`."""
+        """Return a simulated run in which no nodes are fused and each kernel takes `scratch`."""
         shapes = self.shapes_at(sizes)
         return self._simulate_run(shapes, self.folds, optimizes=False, scratch=scratch)
 
@@ -215,7 +214,7 @@ class AnalysisContext:
         return self.run(sizes).peak
 
     def activations_may_exceed(self, nbytes: float, sizes: Mapping[str, int]) -> bool:
-        """Return whether `activations` may find more than `nbytes`: without simulating a run."""
+        """Return whether activations may take more than `nbytes`, without simulating a run."""
         total = total_value_bytes(self.graphs, self.shapes, sizes)
         return total is None or total > nbytes
 

@@ -24,17 +24,17 @@ from memdiag.units import GIB, MIB
 
 CHUNK_ALIGNMENT = 256
 HANDLE_BYTES = 8
-"""A region has an entry of so many bytes for each `CHUNK_ALIGNMENT` of its size, all written."""
+"""A region has an entry of this many bytes for each `CHUNK_ALIGNMENT` of its size, all written."""
 
 FIRST_REGION_BYTES = MIB
 LARGEST_REGION_BYTES = GIB
 """Regions grow to this size; a larger request gets a region of the next power of two."""
 
 MIN_SPLIT_REST_BYTES = 128 * MIB
-"""A chunk that is smaller than twice the request is split all the same if so much is left."""
+"""A chunk that is smaller than twice the request is also split if this much is left."""
 
 ArenaStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
-"""How an arena chooses the size of a region; the CPU provider has the first one only."""
+"""How an arena chooses the size of a region; the CPU provider has only the first."""
 
 ARENA_PAGE_BYTES = 4096
 
@@ -49,13 +49,13 @@ class ArenaRequest(NamedTuple):
     """A request for memory, or its end.
 
     Attributes:
-        key: which value it is for.
+        key: the number of the value that it is for.
         nbytes: the size; 0 frees the value.
         is_planned: whether later runs have a place for it in the planned block.
         is_scratch: whether it is working memory of a kernel.
-        is_heap: whether it is for malloc, which gets it back at once: the arena is not asked.
+        is_heap: whether malloc serves it instead of the arena, and gets it back at once.
         name: the value; empty for working memory.
-        step: the number of nodes that were executed before.
+        step: the number of nodes that were executed before it.
     """
 
     key: int
@@ -76,31 +76,31 @@ class RegionSizes:
 
     def __init__(self, strategy: ArenaStrategy = "kNextPowerOfTwo") -> None:
         self._strategy = strategy
-        self._next = FIRST_REGION_BYTES
+        self._next_bytes = FIRST_REGION_BYTES
 
     def size_for(self, nbytes: int) -> int:
         """Return the bytes of a new region for a request of `nbytes` that fits into no other."""
         nbytes = _chunk_size(nbytes)
         if self._strategy == "kSameAsRequested":
             return nbytes
-        is_larger = nbytes > self._next
-        while nbytes > self._next:
-            self._next *= 2
-        size = self._next
+        is_larger = nbytes > self._next_bytes
+        while nbytes > self._next_bytes:
+            self._next_bytes *= 2
+        size = self._next_bytes
         if not is_larger:
-            self._next = max(min(size * 2, LARGEST_REGION_BYTES), size)
+            self._next_bytes = max(min(size * 2, LARGEST_REGION_BYTES), size)
         return size
 
 
 class _RegionChunk:
     """A part of a region: `start` to `end`, with its neighbours."""
 
-    __slots__ = ("after", "before", "end", "is_free", "region", "start")
+    __slots__ = ("end", "following", "is_free", "previous", "region", "start")
 
     def __init__(self, region: int, start: int, end: int) -> None:
         self.region, self.start, self.end = region, start, end
-        self.before: _RegionChunk | None = None
-        self.after: _RegionChunk | None = None
+        self.previous: _RegionChunk | None = None
+        self.following: _RegionChunk | None = None
         self.is_free = True
 
     @property
@@ -138,23 +138,24 @@ class SimulatedArena:
         _, region, start = self._free.pop(index)
         chunk = self._chunks[region, start]
         if chunk.nbytes >= 2 * size or chunk.nbytes - size >= MIN_SPLIT_REST_BYTES:
-            rest = _RegionChunk(region, start + size, chunk.end)
-            rest.before, rest.after = chunk, chunk.after
-            if chunk.after is not None:
-                chunk.after.before = rest
-            chunk.after, chunk.end = rest, start + size
-            self._add_free_chunk(rest)
+            remainder = _RegionChunk(region, start + size, chunk.end)
+            remainder.previous, remainder.following = chunk, chunk.following
+            if chunk.following is not None:
+                chunk.following.previous = remainder
+            chunk.following, chunk.end = remainder, start + size
+            self._add_free_chunk(remainder)
         chunk.is_free = False
         self._used[key] = chunk
-        self._note_written(region, start, start + nbytes)
+        self._add_written_range(region, start, start + nbytes)
 
     def free(self, key: int) -> None:
         """Take the chunk of the value `key` back."""
         chunk = self._used.pop(key)
-        for side in (chunk.before, chunk.after):
-            if side is not None and side.is_free:
-                self._remove_free_chunk(side)
-                chunk = _merged_chunk(*sorted((chunk, side), key=lambda neighbour: neighbour.start))
+        for neighbour in (chunk.previous, chunk.following):
+            if neighbour is not None and neighbour.is_free:
+                self._remove_free_chunk(neighbour)
+                left, right = sorted((chunk, neighbour), key=lambda part: part.start)
+                chunk = _merge_chunks(left, right)
         self._chunks[chunk.region, chunk.start] = chunk
         self._add_free_chunk(chunk)
 
@@ -174,11 +175,11 @@ class SimulatedArena:
         block.
         """
         block = planned_block(requests)
-        others = [request for request in requests if not request.is_planned]
+        unplanned_requests = [request for request in requests if not request.is_planned]
         for _ in range(times):
             if block:
                 self.take(-1, block)
-            self.serve(others)
+            self.serve(unplanned_requests)
             if block:
                 self.free(-1)
 
@@ -217,7 +218,7 @@ class SimulatedArena:
     def _remove_free_chunk(self, chunk: _RegionChunk) -> None:
         del self._free[bisect_left(self._free, (chunk.nbytes, chunk.region, chunk.start))]
 
-    def _note_written(self, region: int, start: int, end: int) -> None:
+    def _add_written_range(self, region: int, start: int, end: int) -> None:
         written = self._written[region]  # sorted, without two that touch
         first = bisect_left(written, start, key=itemgetter(1))
         last = bisect_right(written, end, key=itemgetter(0))
@@ -231,10 +232,10 @@ def _chunk_size(nbytes: int) -> int:
     return -(-max(nbytes, 1) // CHUNK_ALIGNMENT) * CHUNK_ALIGNMENT
 
 
-def _merged_chunk(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:
-    left.end, left.after = right.end, right.after
-    if right.after is not None:
-        right.after.before = left
+def _merge_chunks(left: _RegionChunk, right: _RegionChunk) -> _RegionChunk:
+    left.end, left.following = right.end, right.following
+    if right.following is not None:
+        right.following.previous = left
     return left
 
 
@@ -260,7 +261,7 @@ class _PlannedBlock:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._places: dict[int, tuple[int, int]] = {}
+        self._ranges_by_key: dict[int, tuple[int, int]] = {}
         # Size and start, sorted; and the other end of the gap that starts or ends at a byte.
         self._gaps: list[tuple[int, int]] = []
         self._end_by_start: dict[int, int] = {}
@@ -279,11 +280,11 @@ class _PlannedBlock:
         if gap_end > end:
             self._add_gap(end, gap_end)
         self.nbytes = max(self.nbytes, end)
-        self._places[key] = start, end
+        self._ranges_by_key[key] = start, end
 
     def free(self, key: int) -> None:
         """Make the place of the value `key` a gap."""
-        start, end = self._places.pop(key)
+        start, end = self._ranges_by_key.pop(key)
         if start in self._start_by_end:
             start = self._start_by_end[start]
             self._remove_gap(start)

@@ -21,7 +21,7 @@ INT_BYTES, FLOAT_BYTES, STRING_BYTES = 8, 4, 56
 
 NUMBERS_PARSED, NUMBERS_WHILE_PARSED = 1.0, 2.0
 STRING_PARSED, STRING_WHILE_PARSED = 103, 110
-"""More memory after and during parsing: multiples of the numbers, and bytes for each string."""
+"""Additional memory after and during parsing: multiples of the numbers, bytes for each string."""
 
 TREE_NODE = 24
 TREE_NODE_OF_DOUBLES = 32
@@ -32,7 +32,7 @@ FREED_BY_NODE, FREED_BY_STRING = 48, 90
 """Freed bytes that malloc keeps after a kernel has made its tables, for each node and string."""
 
 CREATED_BY_NODE = 170
-"""More bytes for each node while a kernel makes its tables."""
+"""Additional bytes for each node while a kernel makes its tables."""
 
 MIN_BYTES = 64 << 10
 """Lists of a node with fewer bytes are left out: the overhead of any node includes them."""
@@ -47,7 +47,7 @@ class NodeLists(NamedTuple):
         scope, node: the node.
         numbers_bytes: the bytes of its integers, floats and tensors.
         strings: the number of its strings.
-        tree_nodes: the nodes of its trees, leaves included; 0 if it is no ensemble.
+        tree_nodes: the nodes of its trees, leaves included; 0 if it is not an ensemble.
         leaves: the values of leaves.
         tree_node_bytes: the bytes of a node of the kernel's table.
         file_bytes: the bytes of its very long lists in the file.
@@ -64,38 +64,38 @@ class NodeLists(NamedTuple):
 
     @property
     def kept_bytes(self) -> int:
-        """What the node keeps as long as the session."""
+        """The bytes that the node keeps as long as the session lives."""
         return self.numbers_bytes + STRING_BYTES * self.strings
 
     @property
     def parsed_bytes(self) -> int:
-        """What is allocated besides it for parsing, and freed."""
+        """The bytes that are allocated for parsing in addition to `kept_bytes`, and freed."""
         return round(NUMBERS_PARSED * self.numbers_bytes) + STRING_PARSED * self.strings
 
     @property
     def while_parsed_bytes(self) -> int:
-        """What is allocated besides `kept_bytes` while the model is parsed."""
+        """The bytes that are allocated in addition to `kept_bytes` while the model is parsed."""
         return round(NUMBERS_WHILE_PARSED * self.numbers_bytes) + STRING_WHILE_PARSED * self.strings
 
     @property
     def table_bytes(self) -> int:
-        """The tables of the kernel of an ensemble."""
+        """The bytes of the tables of the kernel of an ensemble."""
         return self.tree_node_bytes * self.tree_nodes + LEAF_VALUE * self.leaves
 
     @property
     def freed_bytes(self) -> int:
-        """What malloc keeps of freed blocks after the kernel has made its tables."""
+        """The bytes of freed blocks that malloc keeps after the kernel has made its tables."""
         if not self.tree_nodes:
             return self.parsed_bytes
         return FREED_BY_NODE * self.tree_nodes + FREED_BY_STRING * self.strings
 
     @property
     def while_created_bytes(self) -> int:
-        """What is allocated besides the rest while the kernel makes its tables."""
+        """The bytes that are also allocated while the kernel makes its tables."""
         return CREATED_BY_NODE * self.tree_nodes
 
     @classmethod
-    def of(cls, model_file: ModelFile, scope: Scope, node: Node) -> Self:
+    def of_node(cls, model_file: ModelFile, scope: Scope, node: Node) -> Self:
         """Return the lists of `node`."""
         sizes: dict[str, int] = {}
         numbers_bytes = strings = file_bytes = 0
@@ -129,10 +129,10 @@ class NodeLists(NamedTuple):
 
 
 def node_lists(model_file: ModelFile, graphs: GraphIndex) -> Iterator[NodeLists]:
-    """Yield the lists of each node with long ones: nodes of other domains than ONNX's own."""
+    """Yield the lists of each node with long lists, which only operators of other domains have."""
     for _, scope in graphs:
         for node in scope.nodes:
             if not node.is_onnx and node.has_attributes:
-                lists = NodeLists.of(model_file, scope, node)
+                lists = NodeLists.of_node(model_file, scope, node)
                 if lists.kept_bytes >= MIN_BYTES:
                     yield lists

@@ -36,8 +36,8 @@ class ValueBuffer(msgspec.Struct, eq=False, gc=False):
         kind: element bits and shape, which values that share a buffer have in common; None if the
             planner does not know them.
         first, last: the steps between which the buffer is allocated.
-        reads_left: how many nodes are still to read the present value. It stays above 0 for an
-            output of the graph.
+        reads_left: the number of nodes that are still to read the present value. It stays above 0
+            for an output of the graph.
     """
 
     name: str
@@ -73,7 +73,7 @@ class BufferPlan:
         self.unknown = 0
         self._inputs, self._outputs = scope.input_names, scope.output_names
         self._types, self._axes = types, axes
-        self._by_name: dict[str, ValueBuffer] = {}
+        self._buffers_by_name: dict[str, ValueBuffer] = {}
         self._free: dict[_BufferKind, list[ValueBuffer]] = defaultdict(list)
         self._reads_left = Counter(
             chain(scope.outputs, chain.from_iterable(node.input for node in nodes))
@@ -88,44 +88,44 @@ class BufferPlan:
                 buffer.last = len(nodes)
 
     def _assign_buffer(self, node: ExecutedNode, output_index: int, name: str, step: int) -> None:
-        """Assign a buffer to an output of `node`: of an input, of a dead value, or a new one."""
+        """Assign a buffer to an output of `node`: of an input, of a dead value, or a new buffer."""
         is_first = output_index == 0
         kind, nbytes = self._value_size(name)
-        buffer, passes_on = None, False
+        buffer, is_alias = None, False
         if name not in self._outputs:
-            passes_on = node.op_type in PASS_THROUGH_OPERATORS
-            if is_first and passes_on:
-                # Without a buffer the input comes from outside of this graph.
-                buffer = self._by_name.get(node.input[0]) if node.input else None
+            is_alias = node.op_type in PASS_THROUGH_OPERATORS
+            if is_first and is_alias:
+                # An input without a buffer comes from outside of this graph.
+                buffer = self._buffers_by_name.get(node.input[0]) if node.input else None
             elif is_first:
                 buffer = self._overwritten_buffer(node, kind)
-            if buffer is None and kind is not None and not passes_on and self._free.get(kind):
+            if buffer is None and kind is not None and not is_alias and self._free.get(kind):
                 buffer = self._free[kind].pop()
         if buffer is None:
-            self.unknown += nbytes is None and not passes_on
-            buffer = ValueBuffer(name, 0 if passes_on or not nbytes else nbytes, kind, step, step)
+            self.unknown += nbytes is None and not is_alias
+            buffer = ValueBuffer(name, 0 if is_alias or not nbytes else nbytes, kind, step, step)
             if buffer.nbytes:
                 self.buffers.append(buffer)
         buffer.reads_left += self._reads_left[name]
-        self._by_name[name] = buffer
+        self._buffers_by_name[name] = buffer
 
     def _value_size(self, name: str) -> tuple[_BufferKind | None, int | None]:
         """Return the kind of a value and its bytes, as far as they are known."""
-        actual = self._types.get(name)
-        nbytes = None if actual is None or actual.shape is None else actual.nbytes
-        if actual is None or nbytes is None or nbytes > MAX_VALUE_BYTES:
+        kind = self._types.get(name)
+        nbytes = None if kind is None or kind.shape is None else kind.nbytes
+        if kind is None or nbytes is None or nbytes > MAX_VALUE_BYTES:
             return None, None
         axes = self._axes.get(name)
         if axes is None or None in axes:
             return None, nbytes
-        return (ELEMENT_TYPES_BY_NAME[actual.dtype].bits, axes), nbytes
+        return (ELEMENT_TYPES_BY_NAME[kind.dtype].bits, axes), nbytes
 
     def _overwritten_buffer(
         self, node: ExecutedNode, kind: _BufferKind | None
     ) -> ValueBuffer | None:
-        """Return the input's buffer that the first output of `node` overwrites; None without."""
+        """Return the buffer of an input that the first output of `node` overwrites, or None."""
         for name in self._overwritable_inputs(node):
-            buffer = self._by_name.get(name)
+            buffer = self._buffers_by_name.get(name)
             if buffer is None or buffer.reads_left != 1:
                 continue
             if node.overwrites or (kind is not None and kind == buffer.kind):
@@ -140,20 +140,21 @@ class BufferPlan:
 
     def _release_buffers(self, node: ExecutedNode, names: Iterable[str], step: int) -> None:
         """Free the buffers whose values nothing reads after `node`, which reads `names`."""
-        by_name, reads_left = self._by_name, self._reads_left
-        touched = {id(by_name[name]): by_name[name] for name in node.output if name}
+        buffers_by_name, reads_left = self._buffers_by_name, self._reads_left
+        outputs = (buffers_by_name[name] for name in node.output if name)
+        changed_buffers = {id(buffer): buffer for buffer in outputs}
         for name in names:
-            buffer = by_name.get(name)
+            buffer = buffers_by_name.get(name)
             if buffer is not None:
                 buffer.reads_left -= 1
-                touched[id(buffer)] = buffer
+                changed_buffers[id(buffer)] = buffer
             reads_left[name] -= 1
             if not reads_left[name]:
                 self._forget_value(name)
         for name in node.output:
             if name and not reads_left[name]:
                 self._forget_value(name)
-        for buffer in touched.values():
+        for buffer in changed_buffers.values():
             if buffer.reads_left <= 0:
                 buffer.last = step
                 if buffer.kind is not None:
@@ -161,4 +162,4 @@ class BufferPlan:
 
     def _forget_value(self, name: str) -> None:
         """Drop a value that nothing reads any more: most are short-lived."""
-        self._by_name.pop(name, None)
+        self._buffers_by_name.pop(name, None)

@@ -13,7 +13,7 @@ from memdiag.ort.arena import ArenaRequest, SimulatedArena
 from memdiag.records.generation import KeyValueCache
 
 MAX_SERVED_STEPS = 256
-"""Steps whose requests the arena serves one by one; of more steps, as many evenly spread."""
+"""Steps that the arena serves at most; of more steps it serves this many, evenly spread."""
 
 _KEYS_OF_A_CALL = 1 << 32
 
@@ -38,7 +38,7 @@ class GenerationSizes(NamedTuple):
 
 
 class CallsInArena:
-    """An arena that serves call after call, and keeps the cache from one to the next.
+    """An arena that serves call after call, and keeps the cache from one call to the next.
 
     Args:
         arena: the arena.
@@ -54,24 +54,26 @@ class CallsInArena:
         """Serve a call, and free the cache that it received."""
         first_key = self._calls * _KEYS_OF_A_CALL
         self._calls += 1
-        cached = {each.key for each in requests if each.nbytes and each.name in self._outputs}
+        cache_keys = {
+            request.key for request in requests if request.nbytes and request.name in self._outputs
+        }
         for request in requests:
             if request.nbytes:
                 self._arena.take(first_key + request.key, request.nbytes)
-            elif request.key not in cached:
+            elif request.key not in cache_keys:
                 self._arena.free(first_key + request.key)
         for key in self._cache:
             self._arena.free(key)
-        self._cache = [first_key + key for key in cached]
+        self._cache = [first_key + key for key in cache_keys]
 
 
 def step_requests(
     first: Sequence[ArenaRequest], last: Sequence[ArenaRequest], steps: int
 ) -> Iterator[Sequence[ArenaRequest]]:
-    """Yield the requests of each step, from those of the first and the last.
+    """Yield the requests of each step, computed from the first and the last step.
 
-    In a step of one token sizes grow linearly with the past. Where the two do not have the same
-    values, as they do if one of a model's branches depends on a size, only they are yielded.
+    In a step of one token sizes grow linearly with the past. If the first and the last step have
+    different values, as when a branch of the model depends on a size, only these two are yielded.
     """
     is_same = [request.key for request in first] == [request.key for request in last]
     if steps == 1 or not is_same:
@@ -79,10 +81,12 @@ def step_requests(
         if steps > 1:
             yield last
         return
-    served = min(steps, MAX_SERVED_STEPS)
-    for number in range(served):
-        share = number / (served - 1)
+    step_count = min(steps, MAX_SERVED_STEPS)
+    for number in range(step_count):
+        share = number / (step_count - 1)
         yield [
-            one._replace(nbytes=round(one.nbytes + share * (other.nbytes - one.nbytes)))
-            for one, other in zip(first, last, strict=True)
+            request._replace(
+                nbytes=round(request.nbytes + share * (last_request.nbytes - request.nbytes))
+            )
+            for request, last_request in zip(first, last, strict=True)
         ]

@@ -1,10 +1,10 @@
 """The Transposes around convolutions of integers, which read and write channels last.
 
-At the level ALL each QLinearConv gets a Transpose before and one behind it. Then the runtime goes
-through the nodes once, and moves a Transpose behind the node that reads it if fewer axes are
-transposed before that node then, and fewer in all; Transposes that meet cancel out. In between,
-pooling and arithmetic of integers work on channels last as well. A Transpose with only a
-DequantizeLinear before or a QuantizeLinear behind it gets a pair of these on its other side.
+At the level ALL each QLinearConv gets a Transpose before it and a Transpose behind it. Then the
+runtime goes through the nodes once, and moves a Transpose behind the node that reads it if fewer
+axes are then transposed before that node, and fewer in total; Transposes that meet cancel out. In
+between, pooling and arithmetic of integers also work on channels last. A Transpose with only a
+DequantizeLinear before it or a QuantizeLinear behind it gets a pair of these on its other side.
 
 Inferred from the graphs that 1.32.0 saves and from its source; compared with those graphs for the
 installed release (tests/ort/test_channels_last.py). Of the nodes that the runtime moves a Transpose
@@ -25,7 +25,7 @@ _INTEGER_CONVOLUTIONS = frozenset(
         *("QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax"),
     }
 )
-_MOVED_THROUGH = _INTEGER_CONVOLUTIONS | {
+_TRANSPOSABLE_OPERATORS = _INTEGER_CONVOLUTIONS | {
     *("Abs", "Acos", "Add", "Asin", "Atan", "Cast", "Ceil", "Celu", "Clip", "Concat", "Cos"),
     *("DequantizeLinear", "Div", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "HardSigmoid"),
     *("HardSwish", "LeakyRelu", "Less", "Log", "LogSoftmax", "Max", "MaxPool", "Mean", "Min"),
@@ -35,7 +35,7 @@ _MOVED_THROUGH = _INTEGER_CONVOLUTIONS | {
 }
 """Operators whose outputs are transposed as their inputs are."""
 
-_REMOVABLE_BEFORE = _MOVED_THROUGH | {
+_REMOVABLE_BEFORE = _TRANSPOSABLE_OPERATORS | {
     *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin"),
     *("ReduceProd", "ReduceSum", "Reshape", "Shape", "Slice", "Squeeze", "Tile", "Transpose"),
     "Unsqueeze",
@@ -43,7 +43,7 @@ _REMOVABLE_BEFORE = _MOVED_THROUGH | {
 """Operators before which the runtime hopes to remove a Transpose."""
 
 _QUANTIZED_POOLS = frozenset({"MaxPool", "QLinearAveragePool", "QLinearGlobalAveragePool"})
-"""They know two orders of axes only."""
+"""Pooling operators that know only two orders of axes."""
 
 _UNKNOWN_RANK = 5
 
@@ -70,14 +70,14 @@ class _ChannelsLastRewrite:
             if node.op_type == "Transpose"
         }
         self._nodes: dict[ExecutedNode, None] = dict.fromkeys(graph.nodes)
-        self._leading: set[str] = set()  # values from which nodes lead to a Transpose
+        self._names_before_transposes: set[str] = set()  # values that lead to a Transpose
 
     def run(self, convolutions: Sequence[ExecutedNode]) -> None:
         """Surround `convolutions` with Transposes, and move these."""
         for node in convolutions:
             self._surround_convolution(node)
         nodes = self._ordered_nodes()
-        self._find_leading(nodes)
+        self._find_names_before_transposes(nodes)
         for node in nodes:
             if node in self._nodes:
                 self._move_before(node)
@@ -99,24 +99,27 @@ class _ChannelsLastRewrite:
             to_last = (0, *range(2, rank), 1)
             self._transpose_input(node, node.input[0], to_last)
             self._transpose_output(node, 0, _inverse_permutation(to_last))
-            node.made = self._graph.take_index()
+            node.new_index = self._graph.take_index()
 
-    def _find_leading(self, nodes: Sequence[ExecutedNode]) -> None:
+    def _find_names_before_transposes(self, nodes: Sequence[ExecutedNode]) -> None:
         for node in reversed(nodes):
             if node.op_type == "Transpose":
-                self._leading.add(node.input[0])
-            elif node.op_type in _MOVED_THROUGH and not self._leading.isdisjoint(node.output):
-                self._leading.update(self._transposed_operands(node))
+                self._names_before_transposes.add(node.input[0])
+            elif (
+                node.op_type in _TRANSPOSABLE_OPERATORS
+                and not self._names_before_transposes.isdisjoint(node.output)
+            ):
+                self._names_before_transposes.update(self._transposed_operands(node))
 
     def _move_before(self, node: ExecutedNode) -> None:
         """Move a Transpose before `node` behind it, if that is worth it."""
         for name in node.input:
-            before = self._graph.producer_of(name)
-            order = self._orders.get(id(before))
-            if before is None or not order:
+            transpose = self._graph.producer_of(name)
+            order = self._orders.get(id(transpose))
+            if transpose is None or not order:
                 continue
             if node.op_type == "Transpose":
-                self._merge_transposes(before, node)
+                self._merge_transposes(transpose, node)
                 return
             if name in self._transposed_operands(node) and self._is_worth(node, order):
                 for operand in self._transposed_operands(node):
@@ -124,7 +127,7 @@ class _ChannelsLastRewrite:
                 for index in range(len(node.output)):
                     self._transpose_output(node, index, order)
                 if node.op_type == "MaxPool":
-                    node.op_type, node.made = "NhwcMaxPool", self._graph.take_index()
+                    node.op_type, node.new_index = "NhwcMaxPool", self._graph.take_index()
                 return
 
     def _merge_transposes(self, first: ExecutedNode, second: ExecutedNode) -> None:
@@ -142,10 +145,10 @@ class _ChannelsLastRewrite:
                 self._replace(reader, result, source)
 
     def _transposed_operands(self, node: ExecutedNode) -> Sequence[str]:
-        """Return the inputs that are transposed with the outputs of `node`; none if none are."""
+        """Return the inputs of `node` that are transposed with its outputs; empty if none are."""
         graph = self._graph
         has_indices = node.op_type == "MaxPool" and any(node.output[1:])
-        if node.op_type not in _MOVED_THROUGH or has_indices:
+        if node.op_type not in _TRANSPOSABLE_OPERATORS or has_indices:
             return ()
         names = [name for name in node.input if not graph.is_constant(name)]
         return names if len({self._value_rank(name) for name in names}) == 1 else ()
@@ -165,25 +168,25 @@ class _ChannelsLastRewrite:
         if node.op_type == "Resize" and is_integer and rank == 4 and _is_linear(node.source):
             return True
         cost = sum(self._transposing_cost(name, order) for name in operands)
-        if cost < 0 and self._leading.isdisjoint(node.output):
+        if cost < 0 and self._names_before_transposes.isdisjoint(node.output):
             cost += max(map(self._axes_to_move, node.output))
         return cost < 0
 
     def _transposing_cost(self, name: str, order: _AxisPermutation) -> int:
-        """Return how many more axes are transposed if the input `name` of a node is."""
+        """Return how many more axes are transposed if the input `name` of a node is transposed."""
         graph = self._graph
-        before = graph.producer_of(name)
-        if before is not None and before.op_type == "DequantizeLinear":
-            if graph.is_constant(before.input[0]):
+        producer = graph.producer_of(name)
+        if producer is not None and producer.op_type == "DequantizeLinear":
+            if graph.is_constant(producer.input[0]):
                 return 0
-            before = graph.producer_of(before.input[0]) or before
-        if before is None or before.op_type != "Transpose":
+            producer = graph.producer_of(producer.input[0]) or producer
+        if producer is None or producer.op_type != "Transpose":
             return self._axes_to_move(name)
-        readers = graph.readers_of(before.output[0])
-        is_removable = not graph.is_output(before.output[0]) and all(
+        readers = graph.readers_of(producer.output[0])
+        is_removable = not graph.is_output(producer.output[0]) and all(
             reader.op_type in _REMOVABLE_BEFORE for reader in readers
         )
-        is_same = self._orders[id(before)] == order
+        is_same = self._orders[id(producer)] == order
         return -self._axes_to_move(name) if is_same and is_removable else 0
 
     def _axes_to_move(self, name: str) -> int:
@@ -200,100 +203,103 @@ class _ChannelsLastRewrite:
         graph = self._graph
         producer = graph.producer_of(name)
         dequantizing = producer if _is_operator(producer, "DequantizeLinear") else None
-        before = producer if dequantizing is None else graph.producer_of(dequantizing.input[0])
-        if before is not None and self._orders.get(id(before)) == _inverse_permutation(order):
+        candidate = producer if dequantizing is None else graph.producer_of(dequantizing.input[0])
+        inverse = _inverse_permutation(order)
+        if candidate is not None and self._orders.get(id(candidate)) == inverse:
             if dequantizing is not None:
-                new = self._add_value(name, order)
-                self._replace(dequantizing, before.output[0], before.input[0])
-                self._set_output(dequantizing, 0, new)
-                self._replace(node, name, new)
+                new_name = self._add_value(name, order)
+                self._replace(dequantizing, candidate.output[0], candidate.input[0])
+                self._set_output(dequantizing, 0, new_name)
+                self._replace(node, name, new_name)
             else:
-                self._replace(node, name, before.input[0])
+                self._replace(node, name, candidate.input[0])
             return
         for reader in graph.readers_of(name):
             if self._orders.get(id(reader)) == order:
                 self._replace(node, name, reader.output[0])
                 return
-        new = self._add_value(name, order)
+        new_name = self._add_value(name, order)
         source = node.source if producer is None else producer.source
-        added = self._add_node("Transpose", name, new, source)
-        self._orders[id(added)] = order
-        self._replace(node, name, new)
+        transpose = self._add_node("Transpose", name, new_name, source)
+        self._orders[id(transpose)] = order
+        self._replace(node, name, new_name)
         if dequantizing is not None:
-            self._requantize_result(added, dequantizing)
+            self._requantize_result(transpose, dequantizing)
 
     def _transpose_output(self, node: ExecutedNode, index: int, order: _AxisPermutation) -> None:
-        """Let `node` write its output transposed, and a Transpose bring that into `order`."""
+        """Let `node` write its output transposed, and a Transpose bring the output into `order`."""
         name = node.output[index]
         if name:
-            new = self._add_value(name, _inverse_permutation(order))
-            self._set_output(node, index, new)
-            self._orders[id(self._add_node("Transpose", new, name, node.source))] = order
+            new_name = self._add_value(name, _inverse_permutation(order))
+            self._set_output(node, index, new_name)
+            self._orders[id(self._add_node("Transpose", new_name, name, node.source))] = order
 
     def _pair_quantization(self, node: ExecutedNode) -> None:
-        """Quantize and dequantize at both sides of a Transpose if that is done at one of them."""
+        """Quantize and dequantize on both sides of a Transpose if one side is quantized."""
         graph = self._graph
-        before = graph.producer_of(node.input[0]) if node.input else None
+        producer = graph.producer_of(node.input[0]) if node.input else None
         following = graph.only_reader(node.output[0])
-        if node.op_type != "Transpose" or before is None:
+        if node.op_type != "Transpose" or producer is None:
             return
-        if before.op_type == "DequantizeLinear":
+        if producer.op_type == "DequantizeLinear":
             if not _is_operator(following, "QuantizeLinear") and (
                 following is not None or graph.is_output(node.output[0])
             ):
-                self._requantize_result(node, before)
+                self._requantize_result(node, producer)
             return
         name = node.input[0]
         if following is None or following.op_type != "QuantizeLinear":
             return
         if graph.only_reader(name) is node:
-            new = self._add_value(name, _identity_permutation(self._value_rank(name)))
-            self._set_output(before, before.output.index(name), new)
-            self._add_pair(new, name, following, following.output[0])
+            new_name = self._add_value(name, _identity_permutation(self._value_rank(name)))
+            self._set_output(producer, producer.output.index(name), new_name)
+            self._add_pair(new_name, name, following, following.output[0])
 
-    def _requantize_result(self, transpose: ExecutedNode, like: ExecutedNode) -> None:
-        """Quantize and dequantize the result of a Transpose as `like` dequantizes its input."""
+    def _requantize_result(self, transpose: ExecutedNode, template: ExecutedNode) -> None:
+        """Quantize and dequantize the result of a Transpose as `template` dequantizes its input."""
         name = transpose.output[0]
-        new = self._add_value(name, _identity_permutation(self._value_rank(name)))
-        self._set_output(transpose, 0, new)
-        self._add_pair(new, name, like, like.input[0])
+        new_name = self._add_value(name, _identity_permutation(self._value_rank(name)))
+        self._set_output(transpose, 0, new_name)
+        self._add_pair(new_name, name, template, template.input[0])
 
-    def _add_pair(self, given: str, result: str, like: ExecutedNode, quantized: str) -> None:
-        """Add nodes that quantize `given`, and dequantize that to `result`."""
+    def _add_pair(
+        self, input_name: str, result: str, template: ExecutedNode, quantized: str
+    ) -> None:
+        """Add nodes that quantize `input_name`, and dequantize that to `result`."""
         graph = self._graph
-        new = f"{given}{CHANNELS_LAST_SUFFIX}"
-        graph.add_value(new, given, dtype_of=quantized)
-        constants = tuple(name for name in like.input[1:] if graph.is_constant(name))
-        for op_type, one, other in (
-            ("QuantizeLinear", given, new),
-            ("DequantizeLinear", new, result),
+        new_name = f"{input_name}{CHANNELS_LAST_SUFFIX}"
+        graph.add_value(new_name, input_name, dtype_of=quantized)
+        constants = tuple(name for name in template.input[1:] if graph.is_constant(name))
+        for op_type, operand, output in (
+            ("QuantizeLinear", input_name, new_name),
+            ("DequantizeLinear", new_name, result),
         ):
-            added = self._add_node(op_type, one, other, like.source)
-            added.input = (one, *constants)
+            node = self._add_node(op_type, operand, output, template.source)
+            node.input = (operand, *constants)
 
     def _add_value(self, name: str, order: _AxisPermutation) -> str:
         """Add a value that is `name` transposed into `order`."""
         graph = self._graph
-        new = f"{name}{CHANNELS_LAST_SUFFIX}"
-        while new in graph.types:
-            new += CHANNELS_LAST_SUFFIX
-        graph.add_value(new, name)
-        kind, axes = graph.types.get(new), graph.axes.get(new)
+        new_name = f"{name}{CHANNELS_LAST_SUFFIX}"
+        while new_name in graph.types:
+            new_name += CHANNELS_LAST_SUFFIX
+        graph.add_value(new_name, name)
+        kind, axes = graph.types.get(new_name), graph.axes.get(new_name)
         shape = None if kind is None else kind.shape
-        # In a damaged model it may not have as many axes as the input of the convolution.
+        # In a damaged model the value may not have as many axes as the input of the convolution.
         if kind is not None and shape is not None and len(shape) == len(order):
-            graph.types[new] = kind._replace(shape=tuple(shape[axis] for axis in order))
+            graph.types[new_name] = kind._replace(shape=tuple(shape[axis] for axis in order))
         if axes is not None and len(axes) == len(order):
-            moved: KnownAxes = tuple(axes[axis] for axis in order)
-            graph.axes[new] = moved
-        return new
+            moved_axes: KnownAxes = tuple(axes[axis] for axis in order)
+            graph.axes[new_name] = moved_axes
+        return new_name
 
-    def _add_node(self, op_type: str, given: str, output: str, source: Node) -> ExecutedNode:
+    def _add_node(self, op_type: str, input_name: str, output: str, source: Node) -> ExecutedNode:
         index = self._graph.take_index()
-        node = ExecutedNode(op_type, (given,), (output,), source, index)
+        node = ExecutedNode(op_type, (input_name,), (output,), source, index)
         self._nodes[node] = None
         self._graph._producers[output] = node
-        self._graph._readers.setdefault(given, []).append(node)
+        self._graph._readers.setdefault(input_name, []).append(node)
         return node
 
     def _set_output(self, node: ExecutedNode, index: int, name: str) -> None:
@@ -311,7 +317,7 @@ class _ChannelsLastRewrite:
         self._drop_unread(old)
 
     def _drop_unread(self, name: str) -> None:
-        """Drop the Transpose whose result is `name` if nothing reads that any more."""
+        """Drop the Transpose whose result is `name` if nothing reads the result any more."""
         graph = self._graph
         producer = graph.producer_of(name)
         if producer is None or id(producer) not in self._orders or producer not in self._nodes:
@@ -327,7 +333,9 @@ def _is_operator(node: ExecutedNode | None, op_type: str) -> bool:
 
 
 def _is_linear(node: Node) -> bool:
-    return any(each.name == "mode" and each.s == b"linear" for each in node.attribute)
+    return any(
+        attribute.name == "mode" and attribute.s == b"linear" for attribute in node.attribute
+    )
 
 
 def _inverse_permutation(order: _AxisPermutation) -> _AxisPermutation:

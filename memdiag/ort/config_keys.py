@@ -174,8 +174,8 @@ def unknown_key_notes(options: Iterable[str]) -> Iterator[str]:
         yield _unknown_key_note(f"session option {name}", name, SESSION_CONFIG_KEYS)
 
 
-# The keys in include/onnxruntime/core/session/onnxruntime_run_options_config_keys.h that are not
-# those of one provider, all of which are strings in the library for the CPU of 1.32.0.
+# The keys in include/onnxruntime/core/session/onnxruntime_run_options_config_keys.h that do not
+# belong to one provider. All of them are strings in the library for the CPU of 1.32.0.
 RUN_CONFIG_KEYS = frozenset(
     {
         "disable_synchronize_execution_providers",
@@ -198,9 +198,9 @@ def unknown_run_key_notes(options: Iterable[str], providers: Sequence[str]) -> I
         yield _unknown_key_note(f"run option {name}", name, RUN_CONFIG_KEYS)
 
 
-def _unknown_key_note(subject: str, name: str, known: Iterable[str]) -> str:
-    nearest = get_close_matches(name, sorted(known), n=1)
-    hint = f" Did you mean {nearest[0]}?" if nearest else ""
+def _unknown_key_note(subject: str, name: str, known_keys: Iterable[str]) -> str:
+    similar_keys = get_close_matches(name, sorted(known_keys), n=1)
+    hint = f" Did you mean {similar_keys[0]}?" if similar_keys else ""
     return (
         f"{subject}: onnxruntime {TABLE_RELEASE} does not know this config entry and ignores"
         f" it.{hint}"

@@ -1,9 +1,9 @@
 """Constant folding: the nodes that onnxruntime evaluates once when a session is created.
 
 `fold_constants` predicts them for a model and a release, with the type and shape of each result.
-The runtime inlines functions first, so each call of a function has folds of its own. Left out are
-nodes in a branch of an If that is never taken because its condition is constant, and nodes the
-size of whose results is unknown.
+The runtime inlines functions first, so each call of a function has folds of its own. Nodes
+in a branch of an If that is never taken because its condition is constant, and nodes whose results
+have an unknown size, are left out.
 """
 
 from collections import defaultdict
@@ -52,7 +52,7 @@ _NEW_TRANSPOSE_OPSET = 21
 
 _QUANTIZATION_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
-# The runtime merges equal scalars and lists of at most so many numbers into one.
+# The runtime merges equal scalars, and equal lists of at most this many numbers.
 _MAX_MERGED_VALUES = 8
 
 _NodeKey = tuple[Scope, Node]
@@ -68,7 +68,7 @@ class Fold(NamedTuple):
         stays: whether a node that is not folded reads it, or the graph outputs it, so that it is
             still there after folding. False for a duplicate of another result.
         merged_into: scope and output of the first fold in the same graph that computes the same
-            from the same inputs: the runtime merges duplicates into it. None for the first.
+            from the same inputs: the runtime merges duplicates into it. None for the first fold.
     """
 
     scope: Scope
@@ -95,12 +95,12 @@ class Folds(Sequence[Fold]):
         self._index_by_value = {
             (fold.scope, fold.output): index for index, fold in enumerate(folds)
         }
-        self._by_node = {fold.node: fold for fold in folds}
-        self._by_weight: dict[Weight, list[Fold]] = defaultdict(list)
+        self._fold_by_node = {fold.node: fold for fold in folds}
+        self._folds_by_weight: dict[Weight, list[Fold]] = defaultdict(list)
         self._duplicates: dict[tuple[Scope, str], list[Fold]] = defaultdict(list)
         for fold in folds:
             for weight in fold.weights:
-                self._by_weight[weight].append(fold)
+                self._folds_by_weight[weight].append(fold)
             if fold.merged_into is not None:
                 self._duplicates[fold.merged_into].append(fold)
 
@@ -137,11 +137,11 @@ class Folds(Sequence[Fold]):
 
     def of_node(self, node: Node) -> Fold | None:
         """Return the last fold of a node; None if it is not folded."""
-        return self._by_node.get(node)
+        return self._fold_by_node.get(node)
 
     def of_weight(self, weight: Weight) -> Sequence[Fold]:
         """Return the folds that are computed from `weight`, in topological order."""
-        return self._by_weight.get(weight, ())
+        return self._folds_by_weight.get(weight, ())
 
     def duplicates(self, fold: Fold) -> Sequence[Fold]:
         """Return the folds that are merged into `fold`."""
@@ -191,7 +191,7 @@ class _ConstantFolding:
         self._types: dict[tuple[Scope, str], TensorType] = {}
         # Each folded node with the first node that does the same, into which it is merged.
         self._folded: dict[_NodeKey, _NodeKey] = {}
-        self._first_by_work: dict[Hashable, _NodeKey] = {}
+        self._first_by_computation: dict[Hashable, _NodeKey] = {}
         self._removed: set[_NodeKey] = set()  # folded, merged, or an Identity that is dropped
         self._remaining: list[_NodeKey] = []
         self._visited: list[Scope] = []
@@ -250,20 +250,20 @@ class _ConstantFolding:
         return self._fold_node(scope, node, inputs)
 
     def _process_control_flow(self, scope: Scope, node: Node, bodies: list[Scope]) -> bool:
-        """Visit the subgraphs of `node`, or of an If with a constant condition the one that runs.
+        """Visit the subgraphs of `node`; if the condition of an If is constant, only one branch.
 
         Return whether the subgraph replaces the node.
         """
         condition = self._find_constant(scope, node.input[0]) if node.input else None
         value = self._constant_numbers(condition, scope, node, 0) if node.op_type == "If" else None
         branches = [inner.name for inner in node.subgraphs]
-        taken = {True: "then_branch", False: "else_branch", None: ""}[condition_value(value)]
-        if taken not in branches:
+        branch_name = {True: "then_branch", False: "else_branch", None: ""}[condition_value(value)]
+        if branch_name not in branches:
             for body in bodies:
                 self._visit_scope(body)
             return False
-        # The runtime replaces the node by the branch that is taken, and drops the other one.
-        body = bodies[branches.index(taken)]
+        # The runtime replaces the node by the branch that runs, and drops the other branch.
+        body = bodies[branches.index(branch_name)]
         self._inlined_branches.add(body)
         self._visit_scope(body)
         self._copy_outputs(body, scope, node)
@@ -328,18 +328,20 @@ class _ConstantFolding:
         """Record a folded node. A duplicate of an earlier node gets the outputs of that node."""
         attributes = tuple(sorted(attribute.SerializeToString() for attribute in node.attribute))
         operands = (*map(_merge_key, inputs), shape_of)
-        present = tuple(map(bool, node.output))
+        has_outputs = tuple(map(bool, node.output))
         graph = self._containing_graph(scope)
-        work = (graph, node.domain, node.op_type, present, attributes, operands)
-        first_scope, first = self._first_by_work.setdefault(work, (scope, node))
-        if first is not node or first_scope is not scope:
-            originals = (self._computed.get((first_scope, name)) for name in first.output if name)
+        computation = (graph, node.domain, node.op_type, has_outputs, attributes, operands)
+        first_scope, first_node = self._first_by_computation.setdefault(computation, (scope, node))
+        if first_node is not node or first_scope is not scope:
+            originals = (
+                self._computed.get((first_scope, name)) for name in first_node.output if name
+            )
             outputs = {
                 name: constant
                 for name, constant in zip(outputs, originals, strict=False)
                 if constant is not None
             }
-        self._folded[scope, node] = first_scope, first
+        self._folded[scope, node] = first_scope, first_node
         self._removed.add((scope, node))
         for name, constant in outputs.items():
             self._computed[scope, name] = constant
@@ -389,9 +391,9 @@ class _ConstantFolding:
         element = ELEMENT_TYPES_BY_NAME[constant.type.dtype]
         if nbytes is None or nbytes > 8 * MAX_VALUES or not element.native or not element.bits:
             return None
-        computed = self.graphs.constant(scope, node, input_index)
-        if computed is not None and len(constant.weights) == 1:
-            values, weight = computed
+        stored = self.graphs.constant(scope, node, input_index)
+        if stored is not None and len(constant.weights) == 1:
+            values, weight = stored
             is_same = constant.weights[0] == weight
             # A damaged model may give a packed weight and the result of unpacking it one name.
             if is_same and weight.dtype == constant.type.dtype:
@@ -412,7 +414,7 @@ class _ConstantFolding:
         if all(value is not None for value in operands) and len(outputs) == 1:
             result = evaluate_node(node, [value for value in operands if value is not None])
             if result is not None:
-                # A view would keep the array that it is of.
+                # A view would keep its base array in memory.
                 values[outputs[0]] = result if result.base is None else result.copy()
         if any(kind is None or kind.nbytes is None for kind in types.values()):
             input_types = (None if constant is None else constant.type for constant in inputs)
@@ -439,8 +441,8 @@ class _ConstantFolding:
             self._types and any((scope, name) in self._types for name in node.input if name)
         ):
             return
-        known = [self._value_type(scope, name) for name in node.output if name]
-        if all(kind is not None and kind.nbytes is not None for kind in known):
+        output_types = [self._value_type(scope, name) for name in node.output if name]
+        if all(kind is not None and kind.nbytes is not None for kind in output_types):
             return
         types = {name: self._value_type(scope, name) for name in node.input if name}
         values = {
@@ -490,18 +492,18 @@ class _ConstantFolding:
 
     def _all_folds(self) -> Iterator[Fold]:
         """Yield a fold for each output of known size of the folded nodes."""
-        by_node: dict[_NodeKey, list[Fold]] = {}
-        for key, first in self._folded.items():
+        folds_by_node: dict[_NodeKey, list[Fold]] = {}
+        for key, first_key in self._folded.items():
             scope, node = key
-            of_node = by_node[key] = list[Fold]()
+            node_folds = folds_by_node[key] = list[Fold]()
             for name in filter(None, node.output):
                 constant = self._computed.get((scope, name))
                 kind = constant.type if constant is not None else None
                 if constant is None or kind is None or kind.nbytes is None or kind.shape is None:
                     continue
                 merged_into = None
-                if first != key and len(of_node) < len(by_node[first]):
-                    original = by_node[first][len(of_node)]
+                if first_key != key and len(node_folds) < len(folds_by_node[first_key]):
+                    original = folds_by_node[first_key][len(node_folds)]
                     merged_into = original.scope, original.output
                 fold = Fold(
                     scope=scope,
@@ -511,10 +513,10 @@ class _ConstantFolding:
                     shape=tuple(size or 0 for size in kind.shape),
                     nbytes=kind.nbytes,
                     weights=constant.weights,
-                    stays=constant.is_read and first == key,
+                    stays=constant.is_read and first_key == key,
                     merged_into=merged_into,
                 )
-                of_node.append(fold)
+                node_folds.append(fold)
                 yield fold
 
 
@@ -546,8 +548,8 @@ def _is_requantized(scope: Scope, node: Node) -> bool:
     following = _only_reader(scope, node)
     if following is None or len(following.input) != 1 or following.op_type in RANDOM_OPERATORS:
         return False
-    last = _only_reader(scope, following)
-    return last is not None and last.op_type == "QuantizeLinear"
+    second = _only_reader(scope, following)
+    return second is not None and second.op_type == "QuantizeLinear"
 
 
 def _is_fused_into_gemm(scope: Scope, node: Node, opset: int, runtime: Runtime) -> bool:
@@ -578,8 +580,8 @@ def _weights_of_constants(constants: Sequence[_FoldingConstant]) -> tuple[Weight
     """Return the weights that `constants` are computed from, each once, up to the maximum."""
     if len(constants) == 1:
         return constants[0].weights
-    found = dict.fromkeys(weight for constant in constants for weight in constant.weights)
-    return tuple(found)[:MAX_FOLDED_WEIGHTS]
+    weights = dict.fromkeys(weight for constant in constants for weight in constant.weights)
+    return tuple(weights)[:MAX_FOLDED_WEIGHTS]
 
 
 def _merge_key(constant: _FoldingConstant | None) -> object:

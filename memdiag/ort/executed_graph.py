@@ -53,11 +53,11 @@ _FROM_NHWC_ORDER = (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
 _SUMMAND_INPUT = 3
-"""The input of a Conv of that domain that is added to its result."""
+"""The input of a Conv of com.microsoft.nchwc that is added to its result."""
 
 NEW_VALUE_MARK = "\0"
-"""In the names of new values, between the value of the model and what it became: no name of a model
-contains it."""
+"""Separates, in the names of new values, the name of the model's value from what it became. No name
+of a model contains it."""
 
 STEP_MARK = f"{NEW_VALUE_MARK}step"
 """In the names of values that a node computes on the way to its output."""
@@ -99,7 +99,7 @@ class ExecutedNode:
         is_fused: whether an activation is merged into it.
         has_plain_filter: whether it is a convolution of integers whose filter is in int8 and has no
             zero point.
-        made: the index that it has as the new node that a fusion makes of it; below 0 without one.
+        new_index: its index if a new node replaces it in the runtime's graph; else below 0.
     """
 
     op_type: str
@@ -110,12 +110,12 @@ class ExecutedNode:
     overwrites: str = ""
     is_fused: bool = False
     has_plain_filter: bool = False
-    made: int = -1
+    new_index: int = -1
 
     @property
     def order(self) -> int:
         """Its index in the graph that the runtime executes."""
-        return self.index if self.made < 0 else self.made
+        return self.index if self.new_index < 0 else self.new_index
 
     @property
     def is_of_model(self) -> bool:
@@ -152,10 +152,10 @@ class ExecutedGraph:
     Args:
         graphs, runtime: the model and the release.
         scope: the graph.
-        nodes: those of its nodes that are executed in each run, which are changed.
+        nodes: its nodes that are executed in each run; they are modified.
         types: the types of the values at the given sizes.
         axes: their axes without given sizes.
-        fusions: the nodes that become a part of others.
+        fusions: the nodes that become a part of other nodes.
         rewrites: the steps of other modules.
         optimizes: whether the runtime optimizes the graph. If not, the nodes stay.
         block: the channels of a block.
@@ -230,8 +230,8 @@ class ExecutedGraph:
             if node.source.domain == NCHWC_DOMAIN and node.op_type == "Conv":
                 node.overwrites = names[_SUMMAND_INPUT] if len(names) > _SUMMAND_INPUT else ""
 
-    def _remove_nodes(self, removed: set[int]) -> None:
-        self.nodes = [node for node in self.nodes if id(node) not in removed]
+    def _remove_nodes(self, removed_ids: set[int]) -> None:
+        self.nodes = [node for node in self.nodes if id(node) not in removed_ids]
         self.index_values()
 
     def index_values(self) -> None:
@@ -259,18 +259,18 @@ class ExecutedGraph:
         """Return the node that computes a value; None without one."""
         return self._producers.get(name)
 
-    def add_value(self, new: str, like: str, dtype_of: str = "") -> None:
-        """Add the value `new` with the shape of `like`, and the type of another one if given."""
-        kind = self.types.get(like)
-        other = self.types.get(dtype_of) if dtype_of else kind
-        if kind is not None and other is not None:
-            self.types[new] = kind._replace(dtype=other.dtype)
-        if like in self.axes:
-            self.axes[new] = self.axes[like]
-        self._variables.add(new)
+    def add_value(self, name: str, original: str, dtype_of: str = "") -> None:
+        """Add the value `name` with the shape of `original`, and its type or that of `dtype_of`."""
+        kind = self.types.get(original)
+        typed_value = self.types.get(dtype_of) if dtype_of else kind
+        if kind is not None and typed_value is not None:
+            self.types[name] = kind._replace(dtype=typed_value.dtype)
+        if original in self.axes:
+            self.axes[name] = self.axes[original]
+        self._variables.add(name)
 
     def make_constant(self, name: str) -> None:
-        """Note that a value is constant."""
+        """Mark a value as constant."""
         self._variables.discard(name)
 
     def is_output(self, name: str) -> bool:
@@ -330,54 +330,58 @@ class ExecutedGraph:
         """Replace each HardSwish by a HardSigmoid and a product, as its definition does."""
         swishes = [node for node in self.nodes if node.op_type == "HardSwish"]
         for node in (swish for swish in swishes if len(swish.input) == 1):
-            new = f"{node.output[0]}{NEW_VALUE_MARK}sigmoid"
+            new_name = f"{node.output[0]}{NEW_VALUE_MARK}sigmoid"
             if node.output[0] in self.types:
-                self.types[new] = self.types[node.output[0]]
+                self.types[new_name] = self.types[node.output[0]]
             if node.output[0] in self.axes:
-                self.axes[new] = self.axes[node.output[0]]
+                self.axes[new_name] = self.axes[node.output[0]]
             (operand,) = node.input
             index = self.take_index()
-            self.nodes.append(ExecutedNode("HardSigmoid", (operand,), (new,), node.source, index))
-            node.op_type, node.input, node.index = "Mul", (operand, new), self.take_index()
+            self.nodes.append(
+                ExecutedNode("HardSigmoid", (operand,), (new_name,), node.source, index)
+            )
+            node.op_type, node.input, node.index = "Mul", (operand, new_name), self.take_index()
         self.index_values()
 
     def _merge_into_readers(self) -> None:
         """Merge nodes into their readers, which read what the merged nodes read."""
-        removed = {
+        merged_nodes = {
             node.output[0]: node
             for node in self.nodes
             if node.output[0] and node.is_of_model and self._removes(node.source)
         }
-        if not removed:
+        if not merged_nodes:
             return
-        self.nodes = [node for node in self.nodes if removed.get(node.output[0]) is not node]
+        self.nodes = [node for node in self.nodes if merged_nodes.get(node.output[0]) is not node]
         for node in self.nodes:
-            if any(name in removed for name in node.input):
+            if any(name in merged_nodes for name in node.input):
                 names: dict[str, None] = {}
-                pending, seen = list(reversed(node.input)), set[str]()
+                pending, visited = list(reversed(node.input)), set[str]()
                 while pending:
                     name = pending.pop()
-                    if name in seen:
+                    if name in visited:
                         continue
-                    seen.add(name)
-                    if name in removed:
-                        pending += reversed(removed[name].input)
+                    visited.add(name)
+                    if name in merged_nodes:
+                        pending += reversed(merged_nodes[name].input)
                     else:
                         names[name] = None
                 node.input = tuple(names)
                 node.op_type = self._operator(node.source)
-                node.made = self.take_index()
+                node.new_index = self.take_index()
         self.index_values()
 
     def _order_fused(self) -> None:
         """Order products as new nodes if an activation becomes a part of them."""
         for node in self.nodes:
-            before = self._producers.get(node.input[0]) if node.input else None
-            if before is None or node.op_type not in _MERGED_INTO_GEMM:
+            producer = self._producers.get(node.input[0]) if node.input else None
+            if producer is None or node.op_type not in _MERGED_INTO_GEMM:
                 continue
-            is_gemm = before.op_type == "Gemm" or (before.op_type == "Add" and before.made >= 0)
-            if is_gemm and self.only_reader(before.output[0]) is node:
-                node.made = self.take_index()
+            is_gemm = producer.op_type == "Gemm" or (
+                producer.op_type == "Add" and producer.new_index >= 0
+            )
+            if is_gemm and self.only_reader(producer.output[0]) is node:
+                node.new_index = self.take_index()
 
     def _merge_transposes(self) -> None:
         """Merge Transposes into the products that alone read them: these become FusedMatMul."""
@@ -394,7 +398,7 @@ class ExecutedGraph:
                 continue
             inputs = {transpose.output[0]: transpose.input[0] for transpose in transposes}
             node.input = tuple(dict.fromkeys(inputs.get(name, name) for name in node.input))
-            node.made = self.take_index()
+            node.new_index = self.take_index()
             merged.update(map(id, transposes))
         if merged:
             self.nodes = [node for node in self.nodes if id(node) not in merged]
@@ -412,49 +416,51 @@ class ExecutedGraph:
     def _take_shapes_before_transposes(self) -> None:
         """Replace the Shape of a transposed value by a Gather from that of the value itself."""
         for node in list(self.nodes):
-            before = self._producers.get(node.input[0]) if node.input else None
-            if node.op_type != "Shape" or before is None or before.op_type != "Transpose":
+            transpose = self._producers.get(node.input[0]) if node.input else None
+            if node.op_type != "Shape" or transpose is None or transpose.op_type != "Transpose":
                 continue
             ends = [
                 attribute.name for attribute in node.source.attribute if attribute.name == "end"
             ]
             if ends or integer_attribute(node.source, "start", 0):  # a part of the shape
                 continue
-            new = f"{node.output[0]}{NEW_VALUE_MARK}shape"
-            self.add_value(new, node.output[0])
-            gather = ExecutedNode("Gather", (new,), node.output, node.source, self.take_index())
-            node.input, node.output = before.input[:1], (new,)
+            new_name = f"{node.output[0]}{NEW_VALUE_MARK}shape"
+            self.add_value(new_name, node.output[0])
+            gather = ExecutedNode(
+                "Gather", (new_name,), node.output, node.source, self.take_index()
+            )
+            node.input, node.output = transpose.input[:1], (new_name,)
             self.nodes.append(gather)
         self.index_values()
 
     def _merge_equal(self) -> None:
         """Merge nodes that compute the same from the same values.
 
-        Nodes that become a part of another one, and those that others become a part of, are left.
+        Nodes that are fused into other nodes, and nodes into which others are fused, stay.
         """
-        first: dict[tuple[object, ...], ExecutedNode] = {}
-        merged: dict[str, str] = {}
-        kept = []
+        first_by_key: dict[tuple[object, ...], ExecutedNode] = {}
+        equal_names: dict[str, str] = {}
+        kept_nodes = []
         for node in self.in_order():
-            node.input = tuple(merged.get(name, name) for name in node.input)
+            node.input = tuple(equal_names.get(name, name) for name in node.input)
             source = node.source
-            values = tuple(self.content(merged.get(name, name)) for name in source.input)
+            values = tuple(self.content(equal_names.get(name, name)) for name in source.input)
             key = (source.domain, node.op_type, values, len(node.output))
             is_fused = self._removes(source) or self._operator(source) != source.op_type
             if is_fused or source.subgraphs or source.op_type in RANDOM_OPERATORS:
-                kept.append(node)
+                kept_nodes.append(node)
                 continue
-            other = first.setdefault(key, node)
+            equal_node = first_by_key.setdefault(key, node)
             if (
-                other is node
+                equal_node is node
                 or not self._outputs.isdisjoint(node.output)
-                or _serialized_attributes(other.source) != _serialized_attributes(source)
+                or _serialized_attributes(equal_node.source) != _serialized_attributes(source)
             ):
-                kept.append(node)
+                kept_nodes.append(node)
                 continue
-            merged.update(zip(node.output, other.output, strict=True))
-        if merged:
-            remaining = set(map(id, kept))
+            equal_names.update(zip(node.output, equal_node.output, strict=True))
+        if equal_names:
+            remaining = set(map(id, kept_nodes))
             self.nodes = [node for node in self.nodes if id(node) in remaining]
             self.index_values()
 
@@ -470,7 +476,7 @@ class ExecutedGraph:
         readers = ["Conv", "AveragePool"]
         if self.runtime < MAX_POOL_UNPADDED_SINCE:
             readers.append("MaxPool")
-        removed: set[int] = set()
+        removed_ids: set[int] = set()
         for node in self.nodes:
             reader = self.only_reader(node.output[0]) if node.op_type == "Pad" else None
             if reader is None or reader.op_type not in readers or len(node.source.input) < 2:
@@ -481,12 +487,12 @@ class ExecutedGraph:
                 continue
             names = {node.output[0]: node.input[0]}
             reader.input = tuple(names.get(name, name) for name in reader.input)
-            removed.add(id(node))
-        self._remove_nodes(removed)
+            removed_ids.add(id(node))
+        self._remove_nodes(removed_ids)
 
     def _merge_into_convolutions(self) -> None:
         """Merge what follows a Conv into it, as long as it alone reads the result."""
-        removed: set[int] = set()
+        removed_ids: set[int] = set()
         for conv in self.nodes:
             if conv.op_type not in _FLOAT_CONVOLUTIONS:
                 continue
@@ -494,28 +500,28 @@ class ExecutedGraph:
                 node = self.only_reader(conv.output[0])
                 if node is None or any(node.output[1:]) or node.source.subgraphs:
                     break
-                if id(node) in removed:  # damaged models have circles
+                if id(node) in removed_ids:  # damaged models have circles
                     break
-                others = [name for name in node.input if name and name != conv.output[0]]
+                other_inputs = [name for name in node.input if name and name != conv.output[0]]
                 is_scale = node.op_type in ("BatchNormalization", "Mul", "Add") and all(
-                    self.is_constant(name) for name in others
+                    self.is_constant(name) for name in other_inputs
                 )
-                if node.op_type in ("Mul", "Add") and len(others) != 1:
+                if node.op_type in ("Mul", "Add") and len(other_inputs) != 1:
                     break
                 conv.is_fused = node.op_type in _FUSED_ACTIVATIONS and all(
-                    map(self.is_constant, others)
+                    map(self.is_constant, other_inputs)
                 )
                 if not (is_scale or conv.is_fused):
                     break
                 conv.output = node.output[:1]
                 self._producers[node.output[0]] = conv
-                removed.add(id(node))
-        self._remove_nodes(removed)
+                removed_ids.add(id(node))
+        self._remove_nodes(removed_ids)
 
     def _merge_parts_into_split(self) -> None:
         """Make one Split of the Gathers and Slices that together cover an axis of a value."""
-        removed: set[int] = set()
-        added: list[ExecutedNode] = []
+        removed_ids: set[int] = set()
+        splits: list[ExecutedNode] = []
         for name, readers in self._readers.items():
             kind = self.types.get(name)
             if len(readers) < 2 or kind is None or kind.shape is None or name in self._outputs:
@@ -531,12 +537,12 @@ class ExecutedGraph:
                 continue
             if any(start != begin for start, (_, begin, _) in zip(starts, ranges, strict=False)):
                 continue
-            added.append(self._split_node(name, kind, readers, parts))
-            removed.update(map(id, readers))
-        if added:
-            squeezes = [node for split in added for node in self._squeeze_nodes(split)]
-            self.nodes = [node for node in self.nodes if id(node) not in removed]
-            self.nodes += added + squeezes
+            splits.append(self._split_node(name, kind, readers, parts))
+            removed_ids.update(map(id, readers))
+        if splits:
+            squeezes = [node for split in splits for node in self._squeeze_nodes(split)]
+            self.nodes = [node for node in self.nodes if id(node) not in removed_ids]
+            self.nodes += splits + squeezes
             self.index_values()
 
     def _read_part(
@@ -554,7 +560,7 @@ class ExecutedGraph:
             start = index[0] % size
             return axis, start, start + 1
         if node.op_type == "Slice" and len(source.input) >= 4:
-            values = [self._integer_constants(each) for each in source.input[1:] if each]
+            values = [self._integer_constants(name) for name in source.input[1:] if name]
             if any(value is None or len(value) != 1 for value in values):
                 return None
             start, end, axis, *step = (value[0] for value in values if value is not None)
@@ -579,14 +585,14 @@ class ExecutedGraph:
             if node.op_type == "Slice":
                 outputs.append(node.output[0])
                 continue
-            new = f"{node.output[0]}{NEW_VALUE_MARK}split"
+            new_name = f"{node.output[0]}{NEW_VALUE_MARK}split"
             size = end - start
             shape = kind.shape or ()
-            self.types[new] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
+            self.types[new_name] = kind._replace(shape=(*shape[:axis], size, *shape[axis + 1 :]))
             if name in self.axes:
                 axes = self.axes[name]
-                self.axes[new] = (*axes[:axis], size, *axes[axis + 1 :])
-            outputs.append(new)
+                self.axes[new_name] = (*axes[:axis], size, *axes[axis + 1 :])
+            outputs.append(new_name)
         return ExecutedNode("Split", (name,), tuple(outputs), readers[0].source, self.take_index())
 
     def _squeeze_nodes(self, split: ExecutedNode) -> Iterable[ExecutedNode]:
@@ -615,14 +621,14 @@ class _BlockedValue:
         node: the node that computes it.
         channels: the channels, without padding.
         uses: how many inputs read the value in the model.
-        left: how many of them still need it without blocks.
+        unblocked_uses: how many of these inputs still need it without blocks.
     """
 
     name: str
     node: ExecutedNode
     channels: int
     uses: int
-    left: int
+    unblocked_uses: int
 
 
 class _BlockRewrite:
@@ -643,7 +649,7 @@ class _BlockRewrite:
             if not self._is_rewritten(node):
                 self._nodes[node] = None
         for name, value in self._blocked.items():
-            if value.left > 0:
+            if value.unblocked_uses > 0:
                 self._add_node("ReorderOutput", (value.name,), (name,), value.node.source)
         graph.nodes = list(self._nodes)
 
@@ -671,8 +677,8 @@ class _BlockRewrite:
         return False
 
     def _has_constant_scales(self, node: ExecutedNode) -> bool:
-        given = node.source.input
-        return len(given) > 2 and self._graph.is_constant(given[2]) and not any(given[3:])
+        names = node.source.input
+        return len(names) > 2 and self._graph.is_constant(names[2]) and not any(names[3:])
 
     def _rewrite_convolution(self, node: ExecutedNode) -> bool:
         graph = self._graph
@@ -695,28 +701,28 @@ class _BlockRewrite:
         has_plain_input = groups == 1 and shape[1] < graph.block
         if name in self._blocked:
             operand = self._blocked[name].name if not has_plain_input else name
-            self._blocked[name].left -= not has_plain_input
+            self._blocked[name].unblocked_uses -= not has_plain_input
         elif has_plain_input:
             operand = name
         else:
             operand = self._reorder_input(name)
-        rest = tuple(other for other in node.input if other != name)
-        self._add_blocked(node, "Conv", (operand, *rest), shape[0], is_fused=node.is_fused)
+        other_inputs = tuple(other for other in node.input if other != name)
+        self._add_blocked(node, "Conv", (operand, *other_inputs), shape[0], is_fused=node.is_fused)
         return True
 
     def _reorder_input(self, name: str) -> str:
         """Return the name of the blocked form of a value that is computed without blocks."""
         if name not in self._reordered:
-            new = self._reordered[name] = f"{name}{BLOCKS_SUFFIX}"
-            self._set_type(new, name)
-            self._set_axes(new, name, "ReorderInput", (name,))
+            new_name = self._reordered[name] = f"{name}{BLOCKS_SUFFIX}"
+            self._set_type(new_name, name)
+            self._set_axes(new_name, name, "ReorderInput", (name,))
             producer = self._graph._producers.get(name)
             source = producer.source if producer is not None else self._graph.nodes[0].source
             operand = name
             if producer is not None and self._is_from_nhwc(producer):
                 del self._nodes[producer]
                 operand = producer.input[0]
-            self._add_node("ReorderInput", (operand,), (new,), source)
+            self._add_node("ReorderInput", (operand,), (new_name,), source)
         return self._reordered[name]
 
     def _is_from_nhwc(self, node: ExecutedNode) -> bool:
@@ -747,8 +753,8 @@ class _BlockRewrite:
         names = node.input if len(node.input) == 2 else ()
         if node.op_type == "Mul" and self._graph.runtime >= MORE_BLOCKS_SINCE:
             scaled = [name for name in names if name in self._blocked]
-            others = [name for name in names if name not in self._blocked]
-            if len(scaled) == 1 and all(map(self._is_scale, others)):
+            other_names = [name for name in names if name not in self._blocked]
+            if len(scaled) == 1 and all(map(self._is_scale, other_names)):
                 return self._rewrite_scale(node, self._blocked[scaled[0]])
         if len(names) != 2 or any(name not in self._blocked for name in names):
             return False
@@ -756,19 +762,19 @@ class _BlockRewrite:
         kinds = [graph.type_of(name) for name in names]
         if kinds[0] is None or kinds[1] is None or kinds[0].shape != kinds[1].shape:
             return False
-        both = [self._blocked[name] for name in names]
+        operands = [self._blocked[name] for name in names]
         if node.op_type != "Mul":
-            for one, other in zip(both, reversed(both), strict=True):
-                conv = one.node
+            for first, second in zip(operands, reversed(operands), strict=True):
+                conv = first.node
                 is_free = conv.op_type == "Conv" and not conv.is_fused and not conv.overwrites
-                if is_free and one.uses == 1:
-                    conv.input = (*conv.input, other.name)
-                    conv.overwrites = other.name
-                    other.left -= 1
-                    one.left -= 1
-                    self._rename(one, node)
+                if is_free and first.uses == 1:
+                    conv.input = (*conv.input, second.name)
+                    conv.overwrites = second.name
+                    second.unblocked_uses -= 1
+                    first.unblocked_uses -= 1
+                    self._rename(first, node)
                     return True
-        return self._rewrite_as_blocks(node, both)
+        return self._rewrite_as_blocks(node, operands)
 
     def _is_scale(self, name: str) -> bool:
         """Return whether a constant has a number for each channel."""
@@ -779,22 +785,24 @@ class _BlockRewrite:
 
     def _rewrite_scale(self, node: ExecutedNode, value: _BlockedValue) -> bool:
         """Make a product with a number for each channel a Conv, into which more can be merged."""
-        value.left -= 1
+        value.unblocked_uses -= 1
         self._add_blocked(node, "Conv", (value.name,), value.channels)
         return True
 
     def _rewrite_activation(self, node: ExecutedNode, value: _BlockedValue) -> bool:
         is_result = node.op_type == "HardSwish" and self._graph.is_output(node.output[0])
-        fuses = node.op_type in (*_FUSED_ACTIVATIONS, "HardSwish") and not is_result
+        is_fusible = node.op_type in (*_FUSED_ACTIVATIONS, "HardSwish") and not is_result
         conv = value.node
-        if fuses and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
+        if is_fusible and conv.op_type == "Conv" and not conv.is_fused and value.uses == 1:
             conv.is_fused = True
-            value.left -= 1
+            value.unblocked_uses -= 1
             self._rename(value, node)
             return True
-        later = self._graph.runtime >= MORE_BLOCKS_SINCE
-        in_blocks = (*_BLOCK_OPERATORS, *_LATER_BLOCK_OPERATORS) if later else _BLOCK_OPERATORS
-        return node.op_type in in_blocks and self._rewrite_as_blocks(node, [value])
+        has_more_blocks = self._graph.runtime >= MORE_BLOCKS_SINCE
+        block_operators = (
+            (*_BLOCK_OPERATORS, *_LATER_BLOCK_OPERATORS) if has_more_blocks else _BLOCK_OPERATORS
+        )
+        return node.op_type in block_operators and self._rewrite_as_blocks(node, [value])
 
     def _rewrite_concat(self, node: ExecutedNode) -> bool:
         if integer_attribute(node.source, "axis", 0) != 1:
@@ -807,19 +815,19 @@ class _BlockRewrite:
         return self._rewrite_as_blocks(node, values)
 
     def _rewrite_transpose(self, node: ExecutedNode, value: _BlockedValue) -> bool:
-        value.left -= 1
+        value.unblocked_uses -= 1
         self._add_node("ReorderOutput", (value.name,), node.output, node.source)
         return True
 
     def _rewrite_as_blocks(self, node: ExecutedNode, values: Sequence[_BlockedValue]) -> bool:
-        chosen = set(map(id, values))
+        blocked_ids = set(map(id, values))
         blocked = ((name, self._blocked.get(name)) for name in node.input)
         operands = tuple(
-            value.name if value is not None and id(value) in chosen else name
+            value.name if value is not None and id(value) in blocked_ids else name
             for name, value in blocked
         )
         for value in values:
-            value.left -= 1
+            value.unblocked_uses -= 1
         kind = self._graph.type_of(node.output[0])
         channels = (
             kind.shape[1] if kind is not None and kind.shape and len(kind.shape) > 1 else None
@@ -831,19 +839,19 @@ class _BlockRewrite:
         self,
         node: ExecutedNode,
         op_type: str,
-        given: tuple[str, ...],
+        input_names: tuple[str, ...],
         channels: int,
         *,
         is_fused: bool = False,
     ) -> None:
         name = node.output[0]
-        new = f"{name}{BLOCKS_SUFFIX}"
-        self._set_type(new, name)
-        self._set_axes(new, name, op_type, given)
-        added = self._add_node(op_type, given, (new, *node.output[1:]), node.source)
-        added.is_fused = is_fused
+        new_name = f"{name}{BLOCKS_SUFFIX}"
+        self._set_type(new_name, name)
+        self._set_axes(new_name, name, op_type, input_names)
+        new_node = self._add_node(op_type, input_names, (new_name, *node.output[1:]), node.source)
+        new_node.is_fused = is_fused
         uses = self._uses[name]
-        self._blocked[name] = _BlockedValue(new, added, channels, uses, uses)
+        self._blocked[name] = _BlockedValue(new_name, new_node, channels, uses, uses)
 
     def _rename(self, value: _BlockedValue, node: ExecutedNode) -> None:
         """Let the node of `value` compute the output of `node`, which is merged into it."""
@@ -852,64 +860,71 @@ class _BlockRewrite:
         self._blocked[name] = _BlockedValue(value.name, value.node, value.channels, uses, uses)
 
     def _add_node(
-        self, op_type: str, given: tuple[str, ...], output: tuple[str, ...], source: Node
+        self, op_type: str, input_names: tuple[str, ...], output: tuple[str, ...], source: Node
     ) -> ExecutedNode:
-        node = ExecutedNode(op_type, given, output, source, self._graph.take_index())
+        node = ExecutedNode(op_type, input_names, output, source, self._graph.take_index())
         self._nodes[node] = None
         return node
 
-    def _set_type(self, new: str, name: str) -> None:
+    def _set_type(self, new_name: str, name: str) -> None:
         """Set the type of the blocked form of `name`: the channels are padded."""
         graph = self._graph
         kind = graph.types.get(name)
         if kind is not None and kind.shape is not None and len(kind.shape) == _IMAGE_RANK:
             batch, channels, *sides = kind.shape
             padded = None if channels is None else -(-channels // graph.block) * graph.block
-            graph.types[new] = kind._replace(shape=(batch, padded, *sides))
+            graph.types[new_name] = kind._replace(shape=(batch, padded, *sides))
 
-    def _set_axes(self, new: str, name: str, op_type: str, given: tuple[str, ...]) -> None:
-        """Set the axes of the blocked form of `name`, which a node computes from `given`.
+    def _set_axes(
+        self, new_name: str, name: str, op_type: str, input_names: tuple[str, ...]
+    ) -> None:
+        """Set the axes of the blocked form of `name`, which a node computes from `input_names`.
 
         The runtime infers the shapes of new values again, without those that the model declares:
         a Conv or pooling computes sides from numbers only, other nodes pass symbols on.
         """
         graph = self._graph
-        axes, kind = graph.axes.get(name), graph.types.get(new)
+        axes, kind = graph.axes.get(name), graph.types.get(new_name)
         if axes is None or len(axes) != _IMAGE_RANK or kind is None or kind.shape is None:
             return
-        computes = op_type in (*_FLOAT_CONVOLUTIONS, *_FLOAT_POOLS, "Resize")
-        read = [graph.axes.get(each, ()) for each in given]
+        computes_sides = op_type in (*_FLOAT_CONVOLUTIONS, *_FLOAT_POOLS, "Resize")
+        axes_of_inputs = [graph.axes.get(input_name, ()) for input_name in input_names]
         sides: list[int | str | None] = []
         for index, side in enumerate(axes[2:], 2):
-            same = not computes and all(len(each) > index and each[index] == side for each in read)
-            sides.append(side if isinstance(side, int) or same else None)
-        graph.axes[new] = (axes[0], kind.shape[1], *sides)
+            is_same = not computes_sides and all(
+                len(input_axes) > index and input_axes[index] == side
+                for input_axes in axes_of_inputs
+            )
+            sides.append(side if isinstance(side, int) or is_same else None)
+        graph.axes[new_name] = (axes[0], kind.shape[1], *sides)
 
 
 def _serialized_attributes(node: Node) -> list[bytes]:
-    return sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
+    return sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
 
 
 def _nodes_in_runtime_order(nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
     """Return the executed nodes in the runtime's order. Nodes in cycles are left out."""
-    producers_of: dict[int, list[int]] = {}
-    by_index = {node.order: node for node in nodes}
+    producers_by_order: dict[int, list[int]] = {}
+    nodes_by_order = {node.order: node for node in nodes}
     producers = {name: node for node in nodes for name in node.output if name}
-    read: set[int] = set()
+    read_orders: set[int] = set()
     for node in nodes:
         indices = {producers[name].order for name in node.input if name in producers} - {node.order}
-        read |= indices
-        producers_of[node.order] = sorted(indices)
+        read_orders |= indices
+        producers_by_order[node.order] = sorted(indices)
     # Depth first: an index below 0 is the complement of a node whose producers are all in order.
-    pending = sorted(by_index.keys() - read)
-    seen: set[int] = set()
+    pending = sorted(nodes_by_order.keys() - read_orders)
+    visited: set[int] = set()
     order: list[ExecutedNode] = []
     while pending:
         index = pending.pop()
         if index < 0:
-            order.append(by_index[~index])
-        elif index not in seen:
-            seen.add(index)
+            order.append(nodes_by_order[~index])
+        elif index not in visited:
+            visited.add(index)
             pending.append(~index)
-            pending.extend(each for each in producers_of[index] if each not in seen)
+            pending.extend(
+                producer for producer in producers_by_order[index] if producer not in visited
+            )
     return order

@@ -19,7 +19,7 @@ NodePattern = tuple[object, ...]
 names below."""
 
 INPUT_PLACEHOLDER = "input"
-"""The value from which the chain computes, the same at each place."""
+"""The value from which the chain computes; the same value wherever the pattern has this name."""
 
 NUMBER_PLACEHOLDER = "number"
 """Any constant number."""
@@ -28,7 +28,7 @@ VECTOR_PLACEHOLDER = "vector"
 """A constant of one axis, as long as the last axis of what is computed."""
 
 _NUMBER_TOLERANCE = 1e-5
-"""Of a number of a pattern, relative to it. Measured: the square root of 2 times 1.000015 is too
+"""Relative tolerance of a number of a pattern. Measured: the square root of 2 times 1.000015 is too
 far away, and so is every number of the patterns that float16 cannot represent.
 """
 _COMMUTATIVE_OPERATORS = ("Add", "Mul")
@@ -130,7 +130,9 @@ def fused_chains(
             for pattern in patterns:
                 match = _PatternMatch(scope, is_computed, shape_of)
                 if match.matches(node, pattern) and match.is_closed(node):
-                    inner = tuple(each for each in match.nodes.values() if each is not node)
+                    inner = tuple(
+                        matched for matched in match.nodes.values() if matched is not node
+                    )
                     if used.isdisjoint(match.nodes):
                         used.update(match.nodes)
                         yield FusedChain(op_type, match.input, node, inner)
@@ -160,24 +162,24 @@ class _PatternMatch:
         op_type, *operands = pattern
         if node.op_type != op_type or not node.is_onnx or not self._is_computed[node.index]:
             return False
-        read = [name for name in node.input if name]
+        names = [name for name in node.input if name]
         if op_type == "ReduceMean":
-            if not read or not self._is_of_last_axis(node):
+            if not names or not self._is_of_last_axis(node):
                 return False
-            read = read[:1]
-        if len(read) != len(operands):
+            names = names[:1]
+        if len(names) != len(operands):
             return False
-        orders = [read, read[::-1]] if op_type in _COMMUTATIVE_OPERATORS else [read]
+        orders = [names, names[::-1]] if op_type in _COMMUTATIVE_OPERATORS else [names]
         for order in orders:
-            before = dict(self.nodes), self.input
+            state_before = dict(self.nodes), self.input
             self.nodes[node.index] = node
             # Constants and nodes are compared first: they rule most nodes out.
             pairs = sorted(
                 zip(order, operands, strict=True), key=lambda pair: pair[1] == INPUT_PLACEHOLDER
             )
-            if all(self._matches_operand(name, each, node) for name, each in pairs):
+            if all(self._matches_operand(name, operand, node) for name, operand in pairs):
                 return True
-            self.nodes, self.input = before
+            self.nodes, self.input = state_before
         return False
 
     def is_closed(self, last: Node) -> bool:
@@ -223,10 +225,11 @@ class _PatternMatch:
         return defining is not None and name in defining.graph.tensors
 
     def _is_vector(self, name: str, reader: Node) -> bool:
-        shape, whole = self._shape_of(name), self._shape_of(reader.output[0])
+        shape, output_shape = self._shape_of(name), self._shape_of(reader.output[0])
         if not self._is_constant(name) or shape is None or len(shape) != 1:
             return False
-        return not whole or None in (whole[-1], shape[0]) or shape[0] == whole[-1]
+        last_size = output_shape[-1] if output_shape else None
+        return None in (last_size, shape[0]) or shape[0] == last_size
 
     def _is_of_last_axis(self, node: Node) -> bool:
         axes: Sequence[int] | None = integers_attribute(node, "axes")

@@ -15,10 +15,10 @@ from memdiag.model.tensor_types import TensorType
 from memdiag.ort.fused_patterns import fused_chains
 
 KnownAxes = tuple[int | str | None, ...]
-"""For each axis of a value its size, the symbol of its size, or None where it has neither."""
+"""For each axis of a value its size, the symbol of its size, or None if it has neither."""
 
 TypeOfValue = Callable[[str], TensorType | None]
-"""Returns the type of a value by its name; None where it is not known."""
+"""Returns the type of a value by its name; None if it is not known."""
 
 _SKIPPED_RANK = 3
 
@@ -72,25 +72,25 @@ def becomes_gemm(graphs: GraphIndex, shapes: ModelShapes, scope: Scope, node: No
     if any(_may_be_merged(scope, node, reader.node) for reader in scope.uses(name)):
         return False
     left, right = (shapes.axes(scope, name) for name in node.input)
-    added = shapes.axes(use.scope, use.node.input[1 - use.input_index])
-    if left is None or right is None or added is None or len(right) != 2:
+    addend = shapes.axes(use.scope, use.node.input[1 - use.input_index])
+    if left is None or right is None or addend is None or len(right) != 2:
         return False
     *rows, _ = left or (None,)
     columns = right[1]
     if len(left) > 2:
         is_weight = graphs.constant_weight(scope, node, 1) is not None
         is_sized = all(isinstance(size, int) for size in rows)
-        return is_weight and is_sized and added == (columns,)
-    fitting: list[KnownAxes] = [(columns,), (1, columns)]
+        return is_weight and is_sized and addend == (columns,)
+    bias_shapes: list[KnownAxes] = [(columns,), (1, columns)]
     if None not in rows:
-        fitting += [(*rows, 1), (*rows, columns)]
-    return len(left) == 2 and added in fitting
+        bias_shapes += [(*rows, 1), (*rows, columns)]
+    return len(left) == 2 and addend in bias_shapes
 
 
 def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
     """Return the BatchNormalization that alone reads the output of `conv`, a node of `scope`.
 
-    None if there is none. It is fused only if the other inputs of both nodes are constant.
+    Return None if there is none. It is fused only if the other inputs of both nodes are constant.
     """
     if conv.op_type != "Conv" or conv.output[0] in scope.output_names:
         return None
@@ -98,8 +98,8 @@ def batch_normalization_after(scope: Scope, conv: Node) -> Node | None:
     if len(uses) != 1 or uses[0].scope is not scope or uses[0].input_index != 0:
         return None
     node = uses[0].node
-    fits = node.op_type == "BatchNormalization" and len(node.input) == 5
-    return node if fits and len([*filter(None, node.output)]) == 1 else None
+    is_normalization = node.op_type == "BatchNormalization" and len(node.input) == 5
+    return node if is_normalization and len([*filter(None, node.output)]) == 1 else None
 
 
 class ActivationFusions:
@@ -197,66 +197,66 @@ class ActivationFusions:
         )
 
     def _fuse_skipped_sum(self, name: str, readers: Collection[int], last: Node) -> None:
-        """Remove the sum before a LayerNormalization, and the sum with a bias before that one."""
-        added = self._scope.producers.get(name)
-        if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
+        """Remove the sum before a LayerNormalization, and the sum with a bias before that sum."""
+        sum_node = self._scope.producers.get(name)
+        if sum_node is None or sum_node.op_type != "Add" or not self._is_read_by(sum_node, readers):
             return
-        shapes = {self._axes_of(name) for name in added.input}
+        shapes = {self._axes_of(name) for name in sum_node.input}
         shape = next(iter(shapes), None)
         if len(shapes) != 1 or shape is None or None in shape or len(shape) != _SKIPPED_RANK:
             return
-        if not self._is_computed[added.index]:
+        if not self._is_computed[sum_node.index]:
             return
-        self._removed[added.index] = 1
+        self._removed[sum_node.index] = 1
         self._operators[last.index] = "SkipLayerNormalization"
-        for name in added.input:
+        for name in sum_node.input:
             bias = self._scope.producers.get(name)
-            if bias is None or bias.op_type != "Add" or self._only_reader(bias) != added:
+            if bias is None or bias.op_type != "Add" or self._only_reader(bias) != sum_node:
                 continue
-            if bias.index in self._operators:  # a product takes it in
+            if bias.index in self._operators:  # it is merged into a product
                 continue
-            if any(not self._is_variable(each) for each in bias.input):
+            if any(not self._is_variable(operand) for operand in bias.input):
                 self._removed[bias.index] = 1
                 return
 
     def _add_bias(self, name: str, readers: Collection[int], last: Node, with_bias: str) -> None:
-        """Remove the sum with a bias of one axis before a Gelu, unless a MatMul takes it in.
+        """Remove the sum with a bias of one axis before a Gelu, unless it is merged into a MatMul.
 
         The Gelu becomes the operator `with_bias`.
         """
-        added = self._scope.producers.get(name)
-        if added is None or added.op_type != "Add" or not self._is_read_by(added, readers):
+        sum_node = self._scope.producers.get(name)
+        if sum_node is None or sum_node.op_type != "Add" or not self._is_read_by(sum_node, readers):
             return
-        is_in_product = added.index in self._operators
-        if not self._is_computed[added.index] or len(added.input) != 2 or is_in_product:
+        is_in_product = sum_node.index in self._operators
+        if not self._is_computed[sum_node.index] or len(sum_node.input) != 2 or is_in_product:
             return
-        biases = [each for each in added.input if not self._is_variable(each)]
+        biases = [operand for operand in sum_node.input if not self._is_variable(operand)]
         if len(biases) != 1 or len(self._shape_of(biases[0]) or ()) != 1:
             return
-        for each in added.input:
-            producer = self._scope.producers.get(each)
+        for operand in sum_node.input:
+            producer = self._scope.producers.get(operand)
             is_product = producer is not None and producer.op_type == "MatMul"
             if is_product and producer is not None and self._becomes_gemm(producer):
                 return
-        self._removed[added.index] = 1
+        self._removed[sum_node.index] = 1
         self._operators[last.index] = with_bias
 
     def _fuse_integer_product(self, product: Node) -> None:
-        """Remove what is merged with a MatMulInteger: the nodes that scale its result, those that
-        quantize its input if nothing else reads that, and a sum with a bias."""
+        """Remove what is merged with a MatMulInteger: nodes that scale its result, nodes that
+        quantize its input if nothing else reads it, and a sum with a bias."""
         cast = self._only_reader(product)
-        scaled = self._only_reader(cast) if cast is not None and cast.op_type == "Cast" else None
-        if cast is None or scaled is None or scaled.op_type != "Mul" or len(scaled.input) != 2:
+        scale = self._only_reader(cast) if cast is not None and cast.op_type == "Cast" else None
+        if cast is None or scale is None or scale.op_type != "Mul" or len(scale.input) != 2:
             return
-        factor = self._scope.producers.get(scaled.input[scaled.input[0] == cast.output[0]])
-        if factor is None or factor.op_type != "Mul" or self._only_reader(factor) != scaled:
+        factor = self._scope.producers.get(scale.input[scale.input[0] == cast.output[0]])
+        if factor is None or factor.op_type != "Mul" or self._only_reader(factor) != scale:
             return
-        last, removed = scaled, [product, cast, factor]
-        added = self._only_reader(scaled)
-        if added is not None and added.op_type == "Add" and len(added.input) == 2:
-            other = added.input[added.input[0] == scaled.output[0]]
-            if not self._is_variable(other) and len(self._shape_of(other) or ()) == 1:
-                last, removed = added, [*removed, scaled]
+        last, removed_nodes = scale, [product, cast, factor]
+        sum_node = self._only_reader(scale)
+        if sum_node is not None and sum_node.op_type == "Add" and len(sum_node.input) == 2:
+            bias = sum_node.input[sum_node.input[0] == scale.output[0]]
+            if not self._is_variable(bias) and len(self._shape_of(bias) or ()) == 1:
+                last, removed_nodes = sum_node, [*removed_nodes, scale]
         self._operators[last.index] = "MatMulIntegerToFloat"
         quantize = self._scope.producers.get(product.input[0])
         if quantize is not None and quantize.op_type == "DynamicQuantizeLinear":
@@ -265,9 +265,9 @@ class ActivationFusions:
                 use.node in (product, factor) for use in uses
             )
             if is_alone and factor.input[0] == quantize.output[1]:
-                removed.append(quantize)
+                removed_nodes.append(quantize)
                 self._operators[last.index] = "DynamicQuantizeMatMul"
-        for node in removed:
+        for node in removed_nodes:
             self._removed[node.index] = 1
 
     def _is_fused_into_reader(self, node: Node) -> bool:

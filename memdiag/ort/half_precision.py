@@ -3,10 +3,10 @@
 The provider has kernels of float16 for few operators. For any other node that reads float16 the
 runtime casts its inputs to fp32 and its results back, and then removes the casts that undo each
 other. A node with a kernel is computed in fp32 as well if all its neighbours are. An operator that
-ONNX defines by others is replaced by these. A constant with one reader is cast once, when the
-session is created; one with several readers is cast in each run.
+ONNX defines by other operators is replaced by these. A constant with one reader is cast once, when
+the session is created; a constant with several readers is cast in each run.
 
-As 1.24.4 and 1.32.0 save their graphs on x86 (tests/ort/test_half_precision.py).
+Inferred from the graphs that 1.24.4 and 1.32.0 save on x86 (tests/ort/test_half_precision.py).
 """
 
 from collections import Counter
@@ -73,15 +73,15 @@ _OPERATOR_DEFINITIONS: Mapping[str, tuple[range, OperatorDefinition]] = {
     "Softsign": (_ONLY_OPSET_18, (("Abs", "x"), ("Add", 0), ("Div", "x", 1))),
     "ThresholdedRelu": (_ONLY_OPSET_18, (("Less", "x"), ("Where", 0, "x"))),
 }
-"""The operators that are replaced, in which operator sets, and by which nodes.
+"""The operators that are replaced, with their operator sets and the nodes that replace them.
 
-That is so if all operators of the definition are the same in its set and in the model's, which is
-why many are replaced in set 18 alone.
+An operator is replaced if all operators of its definition are the same in the set of the definition
+and in the set of the model. Therefore many are replaced in set 18 alone.
 """
 
 
 def reads_half(node: Node) -> bool:
-    """Return whether `node` has a kernel for float16; assumed of operators that are not known."""
+    """Return whether `node` has a kernel for float16; True for an operator that is not known."""
     if node.subgraphs:
         return True
     if node.is_onnx:
@@ -90,7 +90,7 @@ def reads_half(node: Node) -> bool:
 
 
 def replacement_operators(op_type: str) -> tuple[str, ...]:
-    """Return the operators by which `op_type` may be replaced, each once; none if it never is."""
+    """Return the operators by which `op_type` may be replaced, each once; empty if it never is."""
     _, definition = _OPERATOR_DEFINITIONS.get(op_type, (range(0), ()))
     return tuple(dict.fromkeys(str(operator) for operator, *_ in definition))
 
@@ -101,10 +101,12 @@ def is_cast_once(use: Use) -> bool:
     It is cast in each run if another input of a node without a kernel for float16 reads it too.
     """
     scope = use.scope
-    pending = [_passed_on_name(scope, use.node.input[use.input_index])]
+    pending = [_source_name(scope, use.node.input[use.input_index])]
     casting: list[Use] = []
     for name in pending:
-        for local_use in (other for other in scope.uses(name) if other.scope is scope):
+        for local_use in scope.uses(name):
+            if local_use.scope is not scope:
+                continue
             if local_use.node.op_type in NO_EFFECT_OPERATORS:
                 pending += [output for output in local_use.node.output[:1] if output not in pending]
             elif not reads_half(local_use.node):
@@ -112,14 +114,14 @@ def is_cast_once(use: Use) -> bool:
     return len(casting) == 1 and casting[0].node is use.node
 
 
-def _passed_on_name(scope: Scope, name: str) -> str:
+def _source_name(scope: Scope, name: str) -> str:
     """Return the value of `scope` that nodes without effect pass on as `name`."""
-    seen = {name}  # damaged models have circles
+    visited = {name}  # damaged models have circles
     node = scope.producers.get(name)
     while node is not None and node.op_type in NO_EFFECT_OPERATORS and node.input:
         name = node.input[0]
-        node = None if name in seen else scope.producers.get(name)
-        seen.add(name)
+        node = None if name in visited else scope.producers.get(name)
+        visited.add(name)
     return name
 
 
@@ -149,19 +151,19 @@ class HalfPrecision:
         self._in_fp32 = in_fp32
         self._scope, self._is_computed, self._type_of = scope, is_computed, type_of
         self._opset, self._is_packed = opset, is_packed
-        self._reading = {
+        self._half_readers = {
             node.index
             for node in scope.nodes
             if is_computed[node.index] and any(map(self.is_half, node.input))
         }
-        self._in_floats = {
-            index for index in self._reading if not self._has_kernel(scope.nodes[index])
+        self._float_nodes = {
+            index for index in self._half_readers if not self._has_kernel(scope.nodes[index])
         }
-        # In the order of the nodes, as the runtime decides: a node that follows one which was moved
-        # to fp32 may be moved as well.
-        for index in sorted(self._reading - self._in_floats):
+        # In the order of the nodes, as the runtime decides: a node behind a node that was moved to
+        # fp32 may be moved as well.
+        for index in sorted(self._half_readers - self._float_nodes):
             if self._is_between_floats(scope.nodes[index]):
-                self._in_floats.add(index)
+                self._float_nodes.add(index)
         self._cast_constants: frozenset[str] = (
             frozenset() if in_fp32 else self._find_cast_constants()
         )
@@ -169,25 +171,25 @@ class HalfPrecision:
     @property
     def has_halves(self) -> bool:
         """Whether a node of the graph reads float16."""
-        return bool(self._reading)
+        return bool(self._half_readers)
 
     def computes_floats(self, node: Node) -> bool:
         """Return whether `node` computes in fp32 although it reads float16."""
-        return node.index in self._in_floats
+        return node.index in self._float_nodes
 
     def is_fused(self, node: Node) -> bool:
-        """Return whether `node` may be merged with others: nothing of it stays float16."""
-        if node.index not in self._reading:
+        """Return whether `node` may be merged with other nodes: nothing of it stays float16."""
+        if node.index not in self._half_readers:
             return True
         return (
-            node.index in self._in_floats
+            node.index in self._float_nodes
             and self.definition(node) is None
             and self._cast_constants.isdisjoint(node.input)
         )
 
     def definition(self, node: Node) -> OperatorDefinition | None:
         """Return the nodes by which the runtime replaces `node`; None if it keeps it."""
-        if self._in_fp32 or not node.is_onnx or node.index not in self._reading:
+        if self._in_fp32 or not node.is_onnx or node.index not in self._half_readers:
             return None
         opsets, definition = _OPERATOR_DEFINITIONS.get(node.op_type, (range(0), None))
         return definition if self._opset in opsets else None
@@ -219,12 +221,12 @@ class HalfPrecision:
 
     def _computed_producer(self, name: str) -> Node | None:
         """Return the node of the graph that computes `name` in each run."""
-        node = self._scope.producers.get(_passed_on_name(self._scope, name))
+        node = self._scope.producers.get(_source_name(self._scope, name))
         return node if node is not None and self._is_computed[node.index] else None
 
     def _is_read_in_half(self, name: str) -> bool:
         """Return whether something reads `name` that does not compute in fp32."""
-        pending, seen = [name], {name}
+        pending, visited = [name], {name}
         while pending:
             name = pending.pop()
             if name in self._scope.outputs:
@@ -235,8 +237,8 @@ class HalfPrecision:
                 if not self._is_computed[use.node.index]:
                     continue
                 if use.node.op_type in NO_EFFECT_OPERATORS:
-                    pending += [output for output in use.node.output[:1] if output not in seen]
-                    seen.update(use.node.output)
+                    pending += [output for output in use.node.output[:1] if output not in visited]
+                    visited.update(use.node.output)
                 elif not self.computes_floats(use.node):
                     return True
         return False
@@ -256,20 +258,21 @@ class HalfPrecision:
         )
 
     def _find_cast_constants(self) -> frozenset[str]:
-        """Return the constants that several inputs of nodes read which compute in fp32, by all the
-        names under which they are read.
+        """Return the constants that several inputs of nodes in fp32 read, by all names under which
+        they are read.
 
         Equal numbers are one constant.
         """
-        read: Counter[object] = Counter()
+        read_counts: Counter[object] = Counter()
         contents: dict[str, object] = {}
-        for index in self._in_floats:
+        for index in self._float_nodes:
             for name in filter(self._is_constant, self._scope.nodes[index].input):
                 if name not in contents:
                     contents[name] = self._constant_content(name)
-                read[contents[name]] += 1
-        shared = {name for name, content in contents.items() if read[content] > 1}
-        return frozenset(shared.union(_passed_on_name(self._scope, name) for name in shared))
+                read_counts[contents[name]] += 1
+        shared_names = {name for name, content in contents.items() if read_counts[content] > 1}
+        sources = (_source_name(self._scope, name) for name in shared_names)
+        return frozenset(shared_names.union(sources))
 
     def _is_constant(self, name: str) -> bool:
         scope = self._scope
@@ -277,6 +280,6 @@ class HalfPrecision:
         return self.is_half(name) and is_own and self._computed_producer(name) is None
 
     def _constant_content(self, name: str) -> object:
-        name = _passed_on_name(self._scope, name)
+        name = _source_name(self._scope, name)
         value = small_constant(self._scope, name)
         return name if value is None or value.size != 1 else (value.shape, value.tobytes())

@@ -69,9 +69,10 @@ def _release_for_node(node: Node) -> OldestRelease:
     return OldestRelease(since, f"the operator {node.op_type} of {MICROSOFT_DOMAIN}")
 
 
-def _first_release_with(newest: dict[Runtime, int], version: int) -> Runtime | None:
+def _first_release_with(newest_by_release: dict[Runtime, int], version: int) -> Runtime | None:
     """Return the first release whose newest version is `version` or later."""
-    return next((release for release, known in newest.items() if version <= known), None)
+    releases = (release for release, newest in newest_by_release.items() if version <= newest)
+    return next(releases, None)
 
 
 def _all_opset_imports(model_file: ModelFile) -> list[OperatorSetIdProto]:

@@ -55,7 +55,7 @@ from memdiag.records.weights import qualified_name
 REORDERED_KIND = "reordered"
 
 COPIES_WHILE_REORDERED = 3
-"""Copies of a filter besides the original and the result, while it is brought into blocks.
+"""Copies of a filter in addition to the original and the result, while it is brought into blocks.
 Measured: resnet18 and xception on 1.24.4 and 1.32.0 (docs/estimates.md)."""
 
 MIN_MMAPPED_BYTES = 128 << 10
@@ -91,7 +91,7 @@ class LoadingMoment(NamedTuple):
 
     Attributes:
         terms: the bytes by what they are for.
-        cause: the weight or node that takes the most of what is there for this moment only.
+        cause: the weight or node that takes most of the memory that is needed for this moment only.
     """
 
     terms: dict[TermName, int]
@@ -124,10 +124,10 @@ class LoadingTimeline:
         nbytes = sum(self.now.values()) + sum(extra.values() if extra else ())
         if phase not in self._peaks or nbytes > self._peaks[phase].nbytes:
             terms = dict(self.now)
-            for term, more in (extra or {}).items():
-                terms[term] = terms.get(term, 0) + more
-            present = {term: count for term, count in terms.items() if count > 0}
-            self._peaks[phase] = LoadingMoment(present, cause)
+            for term, extra_bytes in (extra or {}).items():
+                terms[term] = terms.get(term, 0) + extra_bytes
+            positive_terms = {term: count for term, count in terms.items() if count > 0}
+            self._peaks[phase] = LoadingMoment(positive_terms, cause)
         self._ends[phase] = dict(self.now)
 
     def note_end(self, phase: PhaseName, extra: Mapping[TermName, int]) -> None:
@@ -180,9 +180,9 @@ class LiveConstant:
 
 
 class LargestOthers(NamedTuple):
-    """The largest weights of a model besides those whose loading is predicted.
+    """The largest weights of a model other than the weights whose loading is predicted.
 
-    They are in memory for moments, one of which may be the peak.
+    They take more memory at moments, one of which may be the peak.
 
     Attributes:
         converted: the bytes of the largest embedded weight.
@@ -195,17 +195,17 @@ class LargestOthers(NamedTuple):
     packed: int = 0
 
     @classmethod
-    def than(cls, session: PredictedSession, weights: Sequence[LoadedWeight]) -> Self:
-        """Return the largest weights of the model apart from `weights`."""
+    def excluding(cls, session: PredictedSession, weights: Sequence[LoadedWeight]) -> Self:
+        """Return the largest weights of the model that are not among `weights`."""
         replaced = {loaded.weight for loaded in weights}
         converted = reordered = packed = 0
         for weight in session.largest_weights:
             if weight not in replaced:
-                other = session.weight(weight)
-                converted = converted or other.private_bytes
-                reordered = reordered or _reordered_bytes(other)
+                other_weight = session.weight(weight)
+                converted = converted or other_weight.private_bytes
+                reordered = reordered or _reordered_bytes(other_weight)
                 packed = packed or max(
-                    (each.nbytes for _, _, each in _kernel_buffers(other)), default=0
+                    (buffer.nbytes for _, _, buffer in _kernel_buffers(other_weight)), default=0
                 )
         return cls(converted, reordered, packed)
 
@@ -219,10 +219,10 @@ class SessionLoading:
     Args:
         model_file, graphs, session: the model, and what is predicted of its constants.
         weights: the weights that are loaded, with their results of constant folding; all of the
-            model by default. Of a part of them only their own bytes are counted: neither the rest
-            of the file nor what malloc keeps. No run follows, so the timeline of a
-            part ends in the phase ``steady``, with its mapped pages read.
-        others: the largest weights besides a part.
+            model by default. If they are a part, only their own bytes are counted, neither
+            the rest of the file nor what malloc keeps. No run follows, so the timeline of a part
+            ends in the phase ``steady``, with its mapped pages read.
+        others: the largest other weights of the model, if `weights` is a part.
         prepacks: whether kernels pack their constants.
         folds: whether constant folding is on.
         fuses: whether nodes are merged.
@@ -289,17 +289,17 @@ class SessionLoading:
             timeline.now["model file"] = self._kept_file_bytes
             timeline.note("prepack")
         if self._is_part:
-            for mapped in self.mapped:
-                self._read_mapped_pages(mapped)
+            for constant in self.mapped:
+                self._read_mapped_pages(constant)
             timeline.note("steady")
         return timeline
 
     def _live_weight(self, loaded: LoadedWeight) -> LiveConstant:
         name = qualified_name(loaded.weight)
         if self._ort_file is not None:
-            private = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
-            mapped = loaded.weight.nbytes - private
-            return LiveConstant(name, loaded, "weights", private, mapped)
+            private_bytes = 0 if self._is_in_place(loaded) else loaded.weight.nbytes
+            mapped_bytes = loaded.weight.nbytes - private_bytes
+            return LiveConstant(name, loaded, "weights", private_bytes, mapped_bytes)
         return LiveConstant(name, loaded, "weights", loaded.private_bytes, loaded.mapped_bytes)
 
     def _is_in_place(self, loaded: LoadedWeight) -> bool:
@@ -331,9 +331,9 @@ class SessionLoading:
         if not self._is_part:
             self._note_attributes()
         # Python's bindings have a copy of their own as long as the bytes are read.
-        more: dict[TermName, int] = {"stale weights": now["stale weights"]}
-        more["model file"] = 0 if self._is_part else self._kept_file_bytes
-        timeline.note("parse", more)
+        extra: dict[TermName, int] = {"stale weights": now["stale weights"]}
+        extra["model file"] = 0 if self._is_part else self._kept_file_bytes
+        timeline.note("parse", extra)
         timeline.note("parse")
 
     def _read_ort_file(self, loaded: Sequence[LoadedWeight], file: OrtFile) -> None:
@@ -341,7 +341,9 @@ class SessionLoading:
         timeline, now = self.timeline, self.timeline.now
         if not self._is_part:
             self._note_attributes()
-        copied = [0 if self._is_in_place(weight) else weight.weight.nbytes for weight in loaded]
+        copied_sizes = [
+            0 if self._is_in_place(weight) else weight.weight.nbytes for weight in loaded
+        ]
         if self._is_part or file.in_place:
             now["model file"] = 0
         else:
@@ -351,14 +353,14 @@ class SessionLoading:
         # Python's bindings have a copy of their own as long as the bytes are read.
         binding = 0 if self._is_part else self._kept_file_bytes
         if self._session.runtime < ORT_WEIGHTS_MOVED_SINCE:
-            for weight, nbytes in zip(loaded, copied, strict=True):
+            for weight, nbytes in zip(loaded, copied_sizes, strict=True):
                 now["weights"] += nbytes
-                more: dict[TermName, int] = {
+                extra: dict[TermName, int] = {
                     "model file": binding,
                     "weight being converted": nbytes,
                 }
-                timeline.note("parse", more, qualified_name(weight.weight))
-        now["weights"] = sum(copied)
+                timeline.note("parse", extra, qualified_name(weight.weight))
+        now["weights"] = sum(copied_sizes)
         timeline.note("parse", {"model file": binding})
         timeline.note("parse")
 
@@ -367,10 +369,10 @@ class SessionLoading:
         now = self.timeline.now
         now["graph"] = sum(lists.kept_bytes for lists in self._attribute_lists)
         if self._ort_file is None:
-            # Unlike weights, they are no longer in the form that they have in the file.
+            # Unlike weights, the lists are no longer in memory as in the file.
             now["model file"] -= sum(lists.file_bytes for lists in self._attribute_lists)
-            more = sum(lists.while_parsed_bytes for lists in self._attribute_lists)
-            self.timeline.note("parse", {"graph": more})
+            parsing_bytes = sum(lists.while_parsed_bytes for lists in self._attribute_lists)
+            self.timeline.note("parse", {"graph": parsing_bytes})
             now["freed heap"] += sum(lists.parsed_bytes for lists in self._attribute_lists)
 
     @cached_property
@@ -392,7 +394,7 @@ class SessionLoading:
         timeline.note("optimize")
 
     def _note_conversion(self, phase: PhaseName, live: Sequence[LiveConstant]) -> None:
-        """Note the moment at which the largest weight is there twice."""
+        """Note the moment at which the largest weight is in memory twice."""
         largest = max(live, key=lambda weight: weight.private_bytes, default=None)
         nbytes = 0 if largest is None else largest.private_bytes
         self.timeline.note(
@@ -415,8 +417,8 @@ class SessionLoading:
         )
         cause = (
             ""
-            if folding.at is None
-            else self._qualified_node_label(folding.at.scope, folding.at.node)
+            if folding.fold is None
+            else self._qualified_node_label(folding.fold.scope, folding.fold.node)
         )
         timeline.note(
             "constant_fold",
@@ -439,7 +441,7 @@ class SessionLoading:
         dropped = folding.all_bytes - now["folded constants"]
         timeline.note("optimize", {"operands of folding": max(0, dropped)}, cause)
         for weight in loaded:
-            if not weight.uses and not weight.is_exposed:
+            if not weight.is_used:
                 self._drop_block("weights", weight.private_bytes)
         return live
 
@@ -447,28 +449,31 @@ class SessionLoading:
         """Cast constants of float16 to fp32 for the kernels that read nothing else."""
         if not self._reorders:
             return live
-        cast: list[LiveConstant] = []
-        kept: list[LiveConstant] = []
+        cast_constants: list[LiveConstant] = []
+        kept_constants: list[LiveConstant] = []
         for weight in live:
             uses = [use for use in weight.constant.uses if _is_widened(weight.constant, use)]
             for use in uses:
                 key = (weight.constant.content_key, "float")
-                new = SessionConstant(uses=(use,), content_key=key)
-                cast.append(LiveConstant(weight.name, new, "weights", 2 * weight.nbytes, 0))
+                cast_constant = SessionConstant(uses=(use,), content_key=key)
+                cast_constants.append(
+                    LiveConstant(weight.name, cast_constant, "weights", 2 * weight.nbytes, 0)
+                )
                 self._count_taken("weights", 2 * weight.nbytes)
             if len(uses) < len(weight.constant.uses) or weight.constant.is_exposed or not uses:
-                rest = tuple(use for use in weight.constant.uses if use not in uses)
-                weight.constant = replace(weight.constant, uses=rest) if uses else weight.constant
-                kept.append(weight)
-        if cast:
-            largest = max(cast, key=lambda weight: weight.nbytes)
-            more: dict[TermName, int] = {"weight being converted": largest.nbytes // 2}
-            self.timeline.note("optimize", more, largest.name)
-        self._drop_replaced(live, kept)
-        return kept + cast
+                other_uses = tuple(use for use in weight.constant.uses if use not in uses)
+                if uses:
+                    weight.constant = replace(weight.constant, uses=other_uses)
+                kept_constants.append(weight)
+        if cast_constants:
+            largest = max(cast_constants, key=lambda weight: weight.nbytes)
+            extra: dict[TermName, int] = {"weight being converted": largest.nbytes // 2}
+            self.timeline.note("optimize", extra, largest.name)
+        self._drop_replaced(live, kept_constants)
+        return kept_constants + cast_constants
 
-    def _drop_replaced(self, live: list[LiveConstant], kept: list[LiveConstant]) -> None:
-        remaining = set(map(id, kept))
+    def _drop_replaced(self, live: list[LiveConstant], kept_constants: list[LiveConstant]) -> None:
+        remaining = set(map(id, kept_constants))
         for weight in live:
             if id(weight) not in remaining:
                 self._drop_block(weight.term, weight.private_bytes)
@@ -478,24 +483,26 @@ class SessionLoading:
         if not self._fuses:
             return live
         timeline = self.timeline
-        fused: list[LiveConstant] = []
-        kept: list[LiveConstant] = []
+        fused_constants: list[LiveConstant] = []
+        kept_constants: list[LiveConstant] = []
         for weight in live:
             uses = weight.constant.uses
-            scaled = [
+            scaled_uses = [
                 use
                 for use in uses
                 if use.input_index == 1 and batch_normalization_after(use.scope, use.node)
             ]
-            if not scaled:
-                kept.append(weight)
+            if not scaled_uses:
+                kept_constants.append(weight)
                 continue
-            for use in scaled:
-                new = SessionConstant(
+            for use in scaled_uses:
+                fused_constant = SessionConstant(
                     uses=(use,), content_key=(weight.constant.content_key, use.node)
                 )
-                fused.append(
-                    LiveConstant(use.node.output[0], new, "fused weights", weight.nbytes, 0)
+                fused_constants.append(
+                    LiveConstant(
+                        use.node.output[0], fused_constant, "fused weights", weight.nbytes, 0
+                    )
                 )
                 timeline.note(
                     "optimize",
@@ -503,14 +510,14 @@ class SessionLoading:
                     self._qualified_node_label(use.scope, use.node),
                 )
                 self._count_taken("fused weights", weight.nbytes)
-            if len(scaled) < len(uses) or weight.constant.is_exposed:
-                kept.append(weight)
+            if len(scaled_uses) < len(uses) or weight.constant.is_exposed:
+                kept_constants.append(weight)
         timeline.note("optimize")
-        self._drop_replaced(live, kept)
-        if fused and self._folds:
-            # The optimizers of this level start again after a change, constant folding with them.
+        self._drop_replaced(live, kept_constants)
+        if fused_constants and self._folds:
+            # After a change, the optimizers of this level start again, with constant folding.
             timeline.note("constant_fold")
-        return kept + fused
+        return kept_constants + fused_constants
 
     def _reorder_filters(self, live: list[LiveConstant]) -> list[LiveConstant]:
         """Reorder the filters of convolutions into blocks of channels.
@@ -520,17 +527,18 @@ class SessionLoading:
         if not self._reorders:
             return live
         timeline = self.timeline
-        done = sorted((weight for weight in live if weight.reordered_bytes), key=_first_use)
-        for weight in done:
+        reordered = (weight for weight in live if weight.reordered_bytes)
+        filters = sorted(reordered, key=_first_use_index)
+        for weight in filters:
             nbytes = weight.reordered_bytes
             self._count_taken("reordered filters", nbytes)
             copies = COPIES_WHILE_REORDERED * nbytes
             timeline.note("optimize", {"reordered filters": copies}, weight.name)
-        largest = max((weight.reordered_bytes for weight in done), default=0)
+        largest = max((weight.reordered_bytes for weight in filters), default=0)
         self._count_freed(largest, COPIES_WHILE_REORDERED)
         copies = (1 + COPIES_WHILE_REORDERED) * self._others.reordered
         timeline.note("optimize", {"reordered filters": copies})
-        for weight in done:
+        for weight in filters:
             if not weight.constant.is_exposed and all(
                 use.buffer is not None and use.buffer.kind == REORDERED_KIND
                 for use in weight.constant.uses
@@ -557,34 +565,36 @@ class SessionLoading:
             ),
             key=lambda kernel: kernel[:3],
         )
-        left = Counter(index for _, _, index, _, _ in kernels)
+        kernels_left = Counter(index for _, _, index, _, _ in kernels)
         self.mapped += [
-            weight for index, weight in enumerate(live) if weight.mapped_bytes and index not in left
+            weight
+            for index, weight in enumerate(live)
+            if weight.mapped_bytes and index not in kernels_left
         ]
-        seen: set[object] = set()
-        read: dict[int, int] = {}
-        current = 0
+        filled_keys: set[object] = set()
+        bytes_read: dict[int, int] = {}
+        current_graph = 0
         freed_with_graph: list[int] = []
         for graph, _, index, key, buffer in kernels:
             weight = live[index]
-            if graph != current:
-                self._drop_blocks(live, freed_with_graph, read)
-                current = graph
-            if index not in read:
-                read[index] = self._read_mapped_pages(weight)
+            if graph != current_graph:
+                self._drop_blocks(live, freed_with_graph, bytes_read)
+                current_graph = graph
+            if index not in bytes_read:
+                bytes_read[index] = self._read_mapped_pages(weight)
             timeline.note("prepack", {"packed weights": buffer.nbytes}, weight.name)
-            if key not in seen:
+            if key not in filled_keys:
                 self._count_taken("packed weights", buffer.nbytes)
-            seen.add(key)
-            left[index] -= 1
-            if left[index] or not weight.constant.is_packed_only or weight.constant.is_kept:
+            filled_keys.add(key)
+            kernels_left[index] -= 1
+            if kernels_left[index] or not weight.constant.is_packed_only or weight.constant.is_kept:
                 continue
             if graph and self._session.runtime >= SUBGRAPH_WEIGHTS_KEPT_SINCE:
                 freed_with_graph.append(index)
             else:
-                self._drop_blocks(live, [index], read)
+                self._drop_blocks(live, [index], bytes_read)
         timeline.note("prepack")
-        self._drop_blocks(live, freed_with_graph, read)
+        self._drop_blocks(live, freed_with_graph, bytes_read)
         timeline.note("prepack", {"packed weights": self._others.packed})
         if not self._is_part:
             self._create_trees()
@@ -593,7 +603,8 @@ class SessionLoading:
     def _read_mapped_pages(self, live: LiveConstant) -> int:
         """Count the pages of a mapped weight, and return their bytes.
 
-        Weights at one place of a file share them, although the resident set counts them for each.
+        Weights at the same place of a file share these pages, although the resident set counts them
+        for each weight.
         """
         constant = live.constant
         if self._is_part and isinstance(constant, LoadedWeight):
@@ -621,13 +632,13 @@ class SessionLoading:
         scopes = [scope for _, scope in self._graphs if not scope.is_function]
         if len(scopes) < 2:
             return
-        own = {
+        bytes_by_key = {
             key: buffer.nbytes
             for weight in live
             if any(use.scope is scopes[-1] for use in weight.constant.uses)
             for _, key, buffer in (_kernel_buffers(weight.constant) if self._prepacks else ())
         }
-        self.timeline.note("initialize", {"packed weights": -sum(own.values())})
+        self.timeline.note("initialize", {"packed weights": -sum(bytes_by_key.values())})
 
     def _count_taken(self, term: TermName, nbytes: int) -> None:
         """Count `nbytes` to `term`; small blocks come out of what malloc has kept."""
@@ -649,13 +660,13 @@ class SessionLoading:
             self.freed_bytes += blocks * nbytes
 
     def _drop_blocks(
-        self, live: Sequence[LiveConstant], indices: list[int], read: Mapping[int, int]
+        self, live: Sequence[LiveConstant], indices: list[int], bytes_read: Mapping[int, int]
     ) -> None:
-        """Free the constants at `indices`, whose pages `read` states, and empty the list."""
+        """Free the constants at `indices`, with `bytes_read` from mapped files; empty the list."""
         for index in indices:
             self._drop_block(live[index].term, live[index].private_bytes)
             if self._ort_file is None:  # such a file stays mapped as a whole
-                self.timeline.now["mapped weights"] -= read[index]
+                self.timeline.now["mapped weights"] -= bytes_read[index]
         indices.clear()
 
     def _qualified_node_label(self, scope: Scope, node: Node) -> str:
@@ -664,7 +675,7 @@ class SessionLoading:
 
 def _used_constants(live: Sequence[LiveConstant]) -> list[LiveConstant]:
     """Return the weights that a node of the folded graph reads; the others are dropped."""
-    return [each for each in live if each.constant.uses or each.constant.is_exposed]
+    return [weight for weight in live if weight.constant.is_used]
 
 
 def _is_widened(constant: SessionConstant, use: PackedUse) -> bool:
@@ -676,7 +687,7 @@ def _is_widened(constant: SessionConstant, use: PackedUse) -> bool:
     return dtype == HALF_DTYPE and not reads_half(use.node) and is_cast_once(use.use)
 
 
-def _first_use(live: LiveConstant) -> int:
+def _first_use_index(live: LiveConstant) -> int:
     return min((use.node.index for use in live.constant.uses), default=0)
 
 
@@ -717,12 +728,11 @@ def peak_reduction(
 ) -> int:
     """Return by how many bytes the peak is lower with `replacement` instead of `weights`.
 
-    The other weights of the model matter as far as one of them is converted, reordered or packed
-    as well.
+    The other weights of the model count only while one of them is converted, reordered or packed.
     """
-    others = LargestOthers.than(session, weights)
-    before, after = (
-        SessionLoading(model_file, graphs, session, weights=each, others=others).run().peak_bytes()
-        for each in (weights, replacement)
+    others = LargestOthers.excluding(session, weights)
+    peak_bytes, replacement_peak_bytes = (
+        SessionLoading(model_file, graphs, session, weights=part, others=others).run().peak_bytes()
+        for part in (weights, replacement)
     )
-    return max(0, before - after)
+    return max(0, peak_bytes - replacement_peak_bytes)

@@ -11,7 +11,8 @@ NO_TENSOR_OPERATORS = frozenset(
         *("SequenceLength", "SplitToSequence"),
     }
 )
-"""Never folded: an input or an output is a sequence or an optional, not a tensor."""
+"""Operators that are never folded: an input or an output is not a tensor but a sequence or an
+optional."""
 
 BFLOAT16_KERNELS = frozenset(
     {
@@ -21,13 +22,15 @@ BFLOAT16_KERNELS = frozenset(
         *("Transpose", "Unsqueeze"),
     }
 )
-"""Have a CPU kernel for bfloat16. Around others the runtime inserts casts, after all folding."""
+"""Operators with a CPU kernel for bfloat16. Around other operators the runtime inserts casts, after
+all folding."""
 
 FLOAT16_KERNELS = BFLOAT16_KERNELS | {
     *("Clip", "DequantizeLinear", "Expand", "LayerNormalization", "Max", "Min", "Mod"),
     *("Attention", "QuantizeLinear", "RMSNormalization", "RotaryEmbedding", "Round"),
 }
-"""Have a CPU kernel for float16. Around others the runtime inserts casts, after all folding."""
+"""Operators with a CPU kernel for float16. Around other operators the runtime inserts casts, after
+all folding."""
 
 CONTRIB_FLOAT16_KERNELS = frozenset(
     {
@@ -35,11 +38,10 @@ CONTRIB_FLOAT16_KERNELS = frozenset(
         *("RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )
-"""The operators of the domain com.microsoft with a CPU kernel for float16, of those that models
-have."""
+"""The operators of the domain com.microsoft with a CPU kernel for float16 that models have."""
 
 GATHERING_OPERATORS = frozenset({"Gather", "GatherElements", "GatherND"})
-"""Read a float16 weight as it is."""
+"""Operators that read a float16 weight as it is."""
 
 BROADCASTING_OPERATORS = frozenset(
     {
@@ -47,15 +49,16 @@ BROADCASTING_OPERATORS = frozenset(
         *("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     }
 )
-"""Repeat an operand along the axes in which it has one element."""
+"""Operators that repeat an operand along the axes in which it has one element."""
 
 NO_EFFECT_OPERATORS = frozenset({"Dropout", "Identity"})
-"""Removed before a session runs, unless they compute an output from an input of the graph."""
+"""Operators that are removed before a session runs, unless they compute an output from an input of
+the graph."""
 
 PASS_THROUGH_OPERATORS = frozenset(
     {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 )
-"""The output is the input's buffer: no bytes of its own."""
+"""Operators whose output is the buffer of the input: it takes no bytes of its own."""
 
 IN_PLACE_OPERATORS = frozenset(
     {
@@ -63,7 +66,8 @@ IN_PLACE_OPERATORS = frozenset(
         *("Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
     }
 )
-"""Write over their input if nothing else reads it. Measured: the other element-wise ones do not."""
+"""Operators that write over their input if nothing else reads it. Measured: other element-wise
+operators do not."""
 
 PRODUCT_OPERATORS = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Memory of a session besides its weights and activations, by release: measured, not derived.
+"""Memory of a session that is neither weights nor activations, by release: measured, not derived.
 
 A session of any model has threads, allocators, tables of kernels, and pages of the library that its
 code touches; each node has its protobuf, its kernel and its place in the plans. The figures are
@@ -17,9 +17,9 @@ class SessionOverhead(NamedTuple):
     """The bytes at the end of a phase.
 
     Attributes:
-        session: whatever the model.
-        node: for each node of the model, subgraphs included.
-        executed: for each node that a run executes, after optimization.
+        session: the bytes for any model.
+        node: the bytes for each node of the model, subgraphs included.
+        executed: the bytes for each node that a run executes, after optimization.
     """
 
     session: int
@@ -77,13 +77,13 @@ PROCESS_BASELINE_BYTES: dict[Runtime, int] = {
     Runtime(1, 31): 44_767_232,
     Runtime(1, 32): 46_473_216,
 }
-"""The process before a session: Python 3.11, numpy and onnxruntime, without telemetry."""
+"""The resident set before a session: Python 3.11, numpy and onnxruntime, without telemetry."""
 
 
 def overhead_at_end(runtime: Runtime, phase: PhaseName) -> SessionOverhead:
-    """Return what a session takes at the end of `phase` besides weights and values.
+    """Return what a session takes at the end of `phase` in addition to weights and values.
 
-    It is 0 for a phase that was not measured.
+    The bytes are 0 for a phase that was not measured.
     """
     return SESSION_OVERHEADS[_nearest_measured_release(runtime, SESSION_OVERHEADS)].get(
         phase, SessionOverhead(0, 0)

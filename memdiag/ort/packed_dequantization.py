@@ -1,4 +1,4 @@
-"""Dequantized weights that become a part of the product behind them: one MatMulNBits.
+"""Dequantized weights that are merged with the product behind them into one MatMulNBits.
 
 Measured for the releases that tests/rules/test_dequantized_matmul.py names.
 """
@@ -21,14 +21,14 @@ PACKED_DTYPE_BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "u
 """The types of quantized weights, and their bits."""
 
 BLOCKS = (16, 32, 64, 128, 256)
-"""The values with one scale that MatMulNBits takes."""
+"""The numbers of values in a block, which share a scale, that MatMulNBits accepts."""
 
 FUSED_LEVEL = 4
 """The accuracy of a product that is fused: session.qdq_matmulnbits_accuracy_level."""
 
 
 class PackedDequantization:
-    """Which DequantizeLinear nodes of weights one release makes a part of the products behind them.
+    """The DequantizeLinear nodes of weights that one release merges into the products behind them.
 
     Args:
         graphs, shapes, runtime: the model and the release.
@@ -38,7 +38,7 @@ class PackedDequantization:
         self._graphs, self._shapes, self._runtime = graphs, shapes, runtime
 
     def includes(self, scope: Scope, node: Node) -> bool:
-        """Return whether `node`, a DequantizeLinear of `scope`, is one of them."""
+        """Return whether `node`, a DequantizeLinear of `scope`, is such a node."""
         if len(node.input) < 2:
             return False
         weight, scale = (self._graphs.weight(scope, name) for name in node.input[:2])
@@ -92,7 +92,7 @@ def shared_scales(graphs: GraphIndex) -> frozenset[Weight]:
 
     Scalars with equal values count as one, as the runtime merges them at load.
     """
-    scales: dict[Hashable, list[Weight]] = defaultdict(list)
+    scales_by_content: dict[Hashable, list[Weight]] = defaultdict(list)
     for _, scope in graphs:
         for node in scope.nodes:
             if node.op_type != "DequantizeLinear" or len(node.input) < 2 or not node.input[1]:
@@ -103,8 +103,9 @@ def shared_scales(graphs: GraphIndex) -> frozenset[Weight]:
             is_number = scale.dtype == "float" and scale.shape == ()
             number = small_constant(scope, node.input[1]) if is_number else None
             content = scale if number is None else number.tobytes()
-            scales[content].append(scale)
-    return frozenset(scale for equal in scales.values() if len(equal) > 1 for scale in equal)
+            scales_by_content[content].append(scale)
+    shared = (scales for scales in scales_by_content.values() if len(scales) > 1)
+    return frozenset(scale for scales in shared for scale in scales)
 
 
 def unfused_reason(
@@ -150,12 +151,11 @@ def unfused_reason(
         return "several nodes share the DequantizeLinear"
     if runtime >= DEQUANTIZE_SHARED_UNFUSED_SINCE and scale in shared:
         return "several weights share their scales"
-    return next(
-        filter(None, (_reason_behind(graphs, shapes, runtime, reader) for reader in readers)), ""
-    )
+    reasons = (_following_node_reason(graphs, shapes, runtime, reader) for reader in readers)
+    return next(filter(None, reasons), "")
 
 
-def _reason_behind(
+def _following_node_reason(
     graphs: GraphIndex, shapes: ModelShapes, runtime: Runtime, reader: WeightReader
 ) -> str:
     """Return why the node after a product prevents the fusion; empty if it does not."""
@@ -166,8 +166,8 @@ def _reason_behind(
     use = uses[0]
     operator = use.node.op_type
     if operator in ("Relu", "Clip"):
-        last = use.node.output[0] in use.scope.output_names
-        return "" if last else f"a {operator} takes the product"
+        is_output = use.node.output[0] in use.scope.output_names
+        return "" if is_output else f"a {operator} takes the product"
     if becomes_gemm(graphs, shapes, scope, reader.node):
         fuses = runtime >= DEQUANTIZE_FUSED_MORE_SINCE and _adds_constant(graphs, use)
         return "" if fuses else "an Add makes the product a Gemm"
@@ -175,5 +175,5 @@ def _reason_behind(
 
 
 def _adds_constant(graphs: GraphIndex, use: Use) -> bool:
-    found = graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
-    return found is not None and len(found.shape) == 1
+    constant = graphs.constant_weight(use.scope, use.node, 1 - use.input_index)
+    return constant is not None and len(constant.shape) == 1

@@ -1,7 +1,7 @@
-"""What is predicted of the constants of a session: which kernel reads or packs each of them.
+"""The predicted constants of a session: which kernel reads or packs each of them.
 
-`PredictedSession` finds it out for one model and release; what it finds of one weight or result of
-constant folding is in `session_constants`. What all constants, or some, have in memory at each
+`PredictedSession` predicts them for one model and release. Its results for one weight or one result
+of constant folding are in `session_constants`. The memory that all constants, or some, take at each
 moment of loading is in `loading`.
 """
 
@@ -49,17 +49,17 @@ class FoldingMemory(NamedTuple):
 
     Attributes:
         peak_bytes: the maximum at any time.
-        kept_bytes: the results that stay when everything is evaluated.
-        results_bytes: the results that are there at the maximum.
-        all_bytes: all results together, before those that nothing reads are dropped.
-        at: what is evaluated then; None if nothing is.
+        kept_bytes: the bytes of the results that stay when everything is evaluated.
+        results_bytes: the bytes of the results that are there at the maximum.
+        all_bytes: the bytes of all results, before results that nothing reads are dropped.
+        fold: the fold that is evaluated at the maximum; None if nothing is evaluated.
     """
 
     peak_bytes: int
     kept_bytes: int
     results_bytes: int = 0
     all_bytes: int = 0
-    at: Fold | None = None
+    fold: Fold | None = None
 
 
 class PredictedSession:
@@ -112,11 +112,11 @@ class PredictedSession:
         key = fold.scope, fold.output
         if key not in self._results:
             # The runtime merges duplicates of one graph: only the first result remains.
-            duplicates = [fold, *self.folds.duplicates(fold)]
+            folds = [fold, *self.folds.duplicates(fold)]
             self._results[key] = FoldedResult(
                 fold=fold,
-                uses=tuple(use for same in duplicates for use in self._uses_of_fold(same)),
-                is_exposed=any(same.output in same.scope.output_names for same in duplicates),
+                uses=tuple(use for twin in folds for use in self._uses_of_fold(twin)),
+                is_exposed=any(twin.output in twin.scope.output_names for twin in folds),
                 is_kept=self.is_kept(fold.scope, fold.output),
             )
         return self._results[key]
@@ -124,7 +124,7 @@ class PredictedSession:
     def is_freed(self, weight: Weight) -> bool:
         """Return whether `weight` itself is gone when the session is ready.
 
-        That is so if every use packs it, and if there is none.
+        That is so if every use packs it, or if it has no use.
         """
         loaded = self.weight(weight)
         is_own = bool(weight.graph) and weight.origin == "initializer"
@@ -137,7 +137,7 @@ class PredictedSession:
 
         A constant of a subgraph does since 1.29. Older releases count by name alone, over all
         graphs, the nodes that still have to pack a constant. Sibling branches may use one name: the
-        count reaches zero at the last of them, which is freed, while the ones before it stay.
+        count reaches zero at the last branch, whose constant is freed, while the others stay.
         """
         if scope.parent is None or scope.is_function:
             return False
@@ -149,28 +149,28 @@ class PredictedSession:
     def folded_copies(self, weight: Weight) -> list[FoldedCopy]:
         """Return the folded copies of `weight` alone that are resident at steady state."""
         copies: list[FoldedCopy] = []
-        seen: set[Node] = set()
+        visited: set[Node] = set()
         for reader in self._readers(weight):
             steps = [step for step in reader.path if step.node.op_type != "Identity"]
             if not steps or reader.node.op_type == "Identity" or reader.node in self.folds.nodes:
                 continue
             scope = steps[-1].scope
             fold = self.folds.of_node(steps[-1].node)
-            if fold is None or fold.node in seen or len(fold.weights) != 1:
+            if fold is None or fold.node in visited or len(fold.weights) != 1:
                 continue
             is_packed = self._packed_use(reader.use, fold.dtype, fold.shape).buffer is not None
             if is_packed and not self.is_kept(scope, fold.output):
                 continue
-            seen.add(fold.node)
+            visited.add(fold.node)
             kinds = [_COPY_KINDS[name] for name in reader.through if name in _COPY_KINDS]
-            work = tuple(_node_signature(step.node) for step in steps)
-            signature = (id(scope), fold.shape, fold.dtype, *work)
+            step_signatures = tuple(_node_signature(step.node) for step in steps)
+            signature = (id(scope), fold.shape, fold.dtype, *step_signatures)
             kind = kinds[-1] if kinds else "original"
             copies.append(FoldedCopy(kind, fold.nbytes, signature))
         return copies
 
     def folding_memory(self, folds: Iterable[Fold] | None = None) -> FoldingMemory:
-        """Return the memory of evaluating `folds` and all they are computed from; all by default.
+        """Return the memory of evaluating `folds` and the folds of their operands; all by default.
 
         The originals of weights are not counted.
         """
@@ -184,9 +184,9 @@ class PredictedSession:
             copies = sum(self._operand_bytes(fold, name) for name in names)
             results_bytes += fold.nbytes
             kept_bytes += fold.nbytes if fold.stays else 0
-            here = results_bytes + copies
-            if here > peak.peak_bytes:
-                peak = FoldingMemory(here, 0, results_bytes, 0, fold)
+            bytes_at_fold = results_bytes + copies
+            if bytes_at_fold > peak.peak_bytes:
+                peak = FoldingMemory(bytes_at_fold, 0, results_bytes, 0, fold)
         return peak._replace(kept_bytes=kept_bytes, all_bytes=results_bytes)
 
     @cached_property
@@ -228,8 +228,8 @@ class PredictedSession:
 
     def _uses_of_fold(self, fold: Fold) -> Iterator[PackedUse]:
         """Yield the uses of a folded value, also behind Identity and in functions."""
-        first = (fold.scope, fold.output)
-        pending, seen = [first], {first}
+        first_value = (fold.scope, fold.output)
+        pending, visited = [first_value], {first_value}
         while pending:
             for use in Scope.uses(*pending.pop()):
                 body = use.scope.call(use.node)
@@ -239,8 +239,8 @@ class PredictedSession:
                 elif body is not None and use.input_index < len(body.inputs):
                     following = body, body.inputs[use.input_index]
                 if following is not None:
-                    if following not in seen:
-                        seen.add(following)
+                    if following not in visited:
+                        visited.add(following)
                         pending.append(following)
                 elif not self.folds.is_folded(use.scope, use.node):
                     yield self._packed_use(use, fold.dtype, fold.shape)
@@ -268,7 +268,7 @@ class PredictedSession:
     @cached_property
     def _last_with_name(self) -> dict[str, int]:
         """The position in `scope_order` of the last graph with a constant of each name."""
-        last: dict[str, int] = {}
+        last_positions: dict[str, int] = {}
         constants = [
             (scope, weight.name)
             for weight in self._model_file.weights
@@ -277,8 +277,8 @@ class PredictedSession:
         ]
         constants += [(fold.scope, fold.output) for fold in self.folds if fold.stays]
         for scope, name in constants:
-            last[name] = max(self.scope_order.get(scope, 0), last.get(name, 0))
-        return last
+            last_positions[name] = max(self.scope_order.get(scope, 0), last_positions.get(name, 0))
+        return last_positions
 
     def _folds_with_operands(self, folds: Iterable[Fold]) -> Iterator[Fold]:
         """Yield `folds` and the folds that compute their operands, in topological order."""

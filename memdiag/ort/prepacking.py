@@ -27,8 +27,8 @@ from memdiag.ort.runtime import Runtime
 from memdiag.records.attribution import CopyKind
 
 CHANNEL_BLOCKS = {"avx512": 16, "avx2": 8}
-"""Channels of a block of convolutions, by instruction set. Tried with 1.32.0, the second one under
-an emulator."""
+"""Channels of a block of convolutions, by instruction set. Tried with 1.32.0, AVX2 under an
+emulator."""
 
 NCHWC_BLOCK = CHANNEL_BLOCKS["avx512"]
 """Channels of a block unless another processor is asked for."""
@@ -80,20 +80,20 @@ def packed_buffer(
     shape: tuple[int, ...],
     block: int = NCHWC_BLOCK,
 ) -> PackedBuffer | None:
-    """Return the buffer into which the kernel packs the constant of `use`; None without one.
+    """Return the buffer into which the kernel packs the constant of `use`; None if there is none.
 
     `dtype` and `shape` describe the operand as the node reads it. float16 operands are packed
     in fp32 where the runtime casts them once, ahead of time. `block` is one of `CHANNEL_BLOCKS`.
     """
     node = use.node
-    buffer_of = _PACKED_BUFFER_BY_NODE.get((node.domain_key, node.op_type))
-    if buffer_of is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
+    make_buffer = _PACKED_BUFFER_BY_NODE.get((node.domain_key, node.op_type))
+    if make_buffer is None or use.input_index not in PACKED_INPUTS[node.op_type] or not prod(shape):
         return None
     if dtype == "float16" and node.is_onnx:
         if not is_cast_once(use):
             return None
         dtype = "float"
-    buffer = buffer_of(_ConstantInput(graphs, use, dtype, shape, block))
+    buffer = make_buffer(_ConstantInput(graphs, use, dtype, shape, block))
     if buffer is not None and _matmulnbits_bits(node) == 2 and runtime < TWO_BITS_PACKED_SINCE:
         return None
     return buffer
@@ -176,8 +176,8 @@ def _recurrent_buffer(operand: _ConstantInput) -> PackedBuffer | None:
         return None
     directions, outputs, inputs = operand.shape
     is_split = operand.node.op_type == "GRU" and operand.use.input_index == 2
-    last = outputs // 3 if is_split else 0
-    gates = (outputs - last, last)
+    last_gate = outputs // 3 if is_split else 0
+    gates = (outputs - last_gate, last_gate)
     size = sum(fp32_panels(inputs, columns) for columns in gates)
     return PackedBuffer("packed", directions * size)
 
@@ -255,8 +255,8 @@ def _filter_buffer(operand: _ConstantInput) -> PackedBuffer | None:
         return None
     if groups > 1:
         is_depthwise = inputs == 1 and outputs == groups
-        fits = inputs % operand.block == 0 and (outputs // groups) % operand.block == 0
-        if outputs % CHANNEL_ALIGNMENT or outputs % groups or not (is_depthwise or fits):
+        has_blocks = inputs % operand.block == 0 and (outputs // groups) % operand.block == 0
+        if outputs % CHANNEL_ALIGNMENT or outputs % groups or not (is_depthwise or has_blocks):
             return None
     elif inputs >= operand.block:
         if inputs % CHANNEL_ALIGNMENT:
@@ -270,12 +270,12 @@ def _integer_filter_buffer(operand: _ConstantInput) -> PackedBuffer | None:
     groups = integer_attribute(operand.node, "group", 1)
     if operand.dtype not in ("int8", "uint8") or len(operand.shape) < 3 or groups < 1:
         return None
-    outputs, *rest = operand.shape
+    outputs, *filter_sizes = operand.shape
     if outputs % groups:
         return None
     if (operand.shape[1] == 1 and outputs == groups) or _has_signed_input(operand):
         return PackedBuffer("reordered", prod(operand.shape))
-    nbytes = int8_panels(prod(rest), outputs // groups, operand.dtype)
+    nbytes = int8_panels(prod(filter_sizes), outputs // groups, operand.dtype)
     return PackedBuffer("packed", groups * nbytes)
 
 

@@ -11,7 +11,7 @@ _CPUINFO_FILE = Path("/proc/cpuinfo")
 def has_sme() -> bool:
     """Return whether this is an Arm processor with SME, the scalable matrix extension.
 
-    Where the system does not tell, the answer is False.
+    Return False if the system does not tell.
     """
     return platform.machine().lower() in ("arm64", "aarch64") and _has_cpu_feature(
         "Features", "sme"
@@ -22,7 +22,7 @@ def has_sme() -> bool:
 def has_amx() -> bool:
     """Return whether this is an x86 processor with AMX for 8-bit products.
 
-    Where the system does not tell, the answer is False.
+    Return False if the system does not tell.
     """
     return platform.machine().lower() in ("amd64", "x86_64") and _has_cpu_feature(
         "flags", "amx_int8"

@@ -7,7 +7,7 @@
   all have one type. For Conv and MatMul that is not int8.
 - A dequantized weight and its product become one MatMulNBits, where `is_packed` says so.
 
-As 1.24.4 and 1.32.0 save their graphs (tests/ort/test_quantized_graph.py).
+Inferred from the graphs that 1.24.4 and 1.32.0 save (tests/ort/test_quantized_graph.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,10 @@ from memdiag.model.index_ranges import small_integers
 from memdiag.ort.executed_graph import NEW_VALUE_MARK, ExecutedGraph, ExecutedNode
 
 _MOVED_OPERATORS = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""Quantized values pass through these, whatever follows."""
+"""Operators that quantized values pass through, whatever follows."""
 
 _PASSED_OPERATORS = _MOVED_OPERATORS | {"Expand", "Flatten", "Gather", "Resize", "Split"}
-"""Read quantized values where their results are quantized alike."""
+"""Operators that read quantized values if their results are quantized alike."""
 
 _QUANTIZED_OPERANDS = {
     "Add": slice(0, 2),
@@ -39,7 +39,7 @@ _QUANTIZED_OPERANDS = {
 """The inputs that must be dequantized for a node to become one of integers."""
 
 _MIXED_TYPE_OPERATORS = frozenset({"Conv", "Gemm", "MatMul"})
-"""Their second operand may have another type than the first."""
+"""Operators whose second operand may have another type than the first."""
 
 
 def rewrite_quantized(
@@ -96,16 +96,16 @@ class _QuantizedRewrite:
             if self._is_packed(node.source):
                 self._dropped.add(id(node))
                 for reader in graph.readers_of(name):
-                    reader.input = _replaced_names(reader.input, name, node.input[0])
+                    reader.input = _replace_name(reader.input, name, node.input[0])
                     reader.op_type = "MatMulNBits"
                 continue
             for number, reader in enumerate(graph.readers_of(name)[1:]):
-                new = f"{name}{NEW_VALUE_MARK}{number}"
-                graph.add_value(new, name)
-                reader.input = _replaced_names(reader.input, name, new)
+                new_name = f"{name}{NEW_VALUE_MARK}{number}"
+                graph.add_value(new_name, name)
+                reader.input = _replace_name(reader.input, name, new_name)
                 index = graph.take_index()
                 graph.nodes.append(
-                    ExecutedNode(node.op_type, node.input, (new,), node.source, index)
+                    ExecutedNode(node.op_type, node.input, (new_name,), node.source, index)
                 )
 
     def _move_quantization(self) -> None:
@@ -122,27 +122,31 @@ class _QuantizedRewrite:
                 ):
                     break
                 quantized, result = node.input[0], reader.output[0]
-                new = f"{result}{NEW_VALUE_MARK}quantized"
-                graph.add_value(new, result, dtype_of=quantized)
+                new_name = f"{result}{NEW_VALUE_MARK}quantized"
+                graph.add_value(new_name, result, dtype_of=quantized)
                 reader.input = (quantized, *reader.input[1:])
-                reader.output = (new, *reader.output[1:])
-                node.input, node.output = (new, *node.input[1:]), (result,)
+                reader.output = (new_name, *reader.output[1:])
+                node.input, node.output = (new_name, *node.input[1:]), (result,)
                 if graph.is_constant(quantized):  # it is folded
                     self._dropped.add(id(reader))
-                    graph.make_constant(new)
+                    graph.make_constant(new_name)
                 graph.index_values()
         for node in self._nodes_of_type("QuantizeLinear"):
             while (producer := graph.producer_of(node.input[0])) is not None:
-                alone = graph.only_reader(node.input[0]) is node and producer.input
-                before = graph.producer_of(producer.input[0]) if alone else None
-                is_behind = before is not None and before.op_type == "DequantizeLinear"
-                if producer.op_type not in _MOVED_OPERATORS or not alone or is_behind:
+                has_only_reader = graph.only_reader(node.input[0]) is node and producer.input
+                input_producer = graph.producer_of(producer.input[0]) if has_only_reader else None
+                is_dequantized = _is_dequantizing(input_producer)
+                if (
+                    producer.op_type not in _MOVED_OPERATORS
+                    or not has_only_reader
+                    or is_dequantized
+                ):
                     break
                 source, result = producer.input[0], node.output[0]
-                new = f"{result}{NEW_VALUE_MARK}before"
-                graph.add_value(new, source, dtype_of=result)
-                node.input, node.output = (source, *node.input[1:]), (new,)
-                producer.input, producer.output = (new, *producer.input[1:]), (result,)
+                new_name = f"{result}{NEW_VALUE_MARK}before"
+                graph.add_value(new_name, source, dtype_of=result)
+                node.input, node.output = (source, *node.input[1:]), (new_name,)
+                producer.input, producer.output = (new_name, *producer.input[1:]), (result,)
                 graph.index_values()
 
     def _convert_to_uint8(self) -> None:
@@ -171,84 +175,85 @@ class _QuantizedRewrite:
         return len(set(types)) == 1 or None in types
 
     def _drop_pairs(self) -> None:
-        """Drop a DequantizeLinear and a QuantizeLinear with nothing that computes between them."""
+        """Drop a DequantizeLinear and a QuantizeLinear if nothing computes between them."""
         graph = self._graph
         for node in self._nodes_of_type("QuantizeLinear"):
             middle = graph.producer_of(node.input[0])
             if middle is None or graph.only_reader(node.input[0]) is not node:
                 continue
             if middle.op_type == "DequantizeLinear":
-                before = graph.producer_of(middle.input[0])
-                is_second = before is not None and before.op_type == "QuantizeLinear"
+                source = graph.producer_of(middle.input[0])
+                is_second = source is not None and source.op_type == "QuantizeLinear"
                 if is_second or self._is_alike(middle, node):
                     self._dropped |= {id(middle), id(node)}
                     for reader in graph.readers_of(node.output[0]):
-                        reader.input = _replaced_names(
-                            reader.input, node.output[0], middle.input[0]
-                        )
+                        reader.input = _replace_name(reader.input, node.output[0], middle.input[0])
                 continue
-            first = graph.producer_of(middle.input[0]) if middle.input else None
-            if middle.op_type not in _PASSED_OPERATORS or first is None:
+            dequantizer = graph.producer_of(middle.input[0]) if middle.input else None
+            if middle.op_type not in _PASSED_OPERATORS or dequantizer is None:
                 continue
-            last = [graph.only_reader(name) for name in middle.output if name]
-            if first.op_type != "DequantizeLinear" or any(
-                quantizing is None
-                or quantizing.op_type != "QuantizeLinear"
-                or not self._is_alike(quantizing, first)
-                for quantizing in last
+            quantizers = [graph.only_reader(name) for name in middle.output if name]
+            if dequantizer.op_type != "DequantizeLinear" or any(
+                quantizer is None
+                or quantizer.op_type != "QuantizeLinear"
+                or not self._is_alike(quantizer, dequantizer)
+                for quantizer in quantizers
             ):
                 continue
-            self._dropped |= {id(first), *map(id, last)}
-            middle.input = (first.input[0], *middle.input[1:])
+            self._dropped |= {id(dequantizer), *map(id, quantizers)}
+            middle.input = (dequantizer.input[0], *middle.input[1:])
             middle.output = tuple(
-                quantizing.output[0] for quantizing in last if quantizing is not None
+                quantizer.output[0] for quantizer in quantizers if quantizer is not None
             )
 
-    def _is_alike(self, one: ExecutedNode, other: ExecutedNode) -> bool:
+    def _is_alike(self, first: ExecutedNode, second: ExecutedNode) -> bool:
         """Return whether two nodes have the same scale, zero point and type of quantized values."""
-        first, second = (
-            [self._graph.content(name) for name in node.source.input[1:]] for node in (one, other)
-        )
-        types = [self._type_of(_quantized_value_name(node)) for node in (one, other)]
-        return first == second and types[0] == types[1]
+        nodes = (first, second)
+        constants = [
+            [self._graph.content(name) for name in node.source.input[1:]] for node in nodes
+        ]
+        types = [self._type_of(_quantized_value_name(node)) for node in nodes]
+        return constants[0] == constants[1] and types[0] == types[1]
 
     def _merge_quantized_nodes(self) -> None:
         """Make one node of integers of a node and the nodes that dequantize and quantize."""
         graph = self._graph
         for node in list(graph.nodes):
             operands = node.input[_QUANTIZED_OPERANDS.get(node.op_type, slice(0))]
-            before = [
+            dequantizers = [
                 producer
                 for producer in self._dequantizing_nodes(operands)
                 if graph.only_reader(producer.output[0]) is node
             ]
-            if not before or len(before) < len(operands) or self._removes(node.source):
+            if not dequantizers or len(dequantizers) < len(operands) or self._removes(node.source):
                 continue
             bias = self._dequantizing_nodes(node.input[2:3])
-            last = self._quantizing_nodes(node)
-            if not last and (len(bias) < len(node.input[2:3]) or not self._may_be_float(node)):
+            quantizers = self._quantizing_nodes(node)
+            if not quantizers and (
+                len(bias) < len(node.input[2:3]) or not self._may_be_float(node)
+            ):
                 continue
-            result = last[-1].output[0] if last else None
-            if not self._have_types(node, [operand.input[0] for operand in before], result):
+            result = quantizers[-1].output[0] if quantizers else None
+            if not self._have_types(node, [operand.input[0] for operand in dequantizers], result):
                 continue
-            for operand in (*before, *bias):
+            for operand in (*dequantizers, *bias):
                 self._dropped.add(id(operand))
-                node.input = _replaced_names(node.input, operand.output[0], operand.input[0])
-            if last:
-                self._dropped.update(map(id, last))
-                node.output = last[-1].output
+                node.input = _replace_name(node.input, operand.output[0], operand.input[0])
+            if quantizers:
+                self._dropped.update(map(id, quantizers))
+                node.output = quantizers[-1].output
             if node.op_type == "Conv":
-                zero = (*before[1].source.input, "")[2]
-                node.has_plain_filter = graph.is_plain_filter(before[1].input[0], zero)
+                zero = (*dequantizers[1].source.input, "")[2]
+                node.has_plain_filter = graph.is_plain_filter(dequantizers[1].input[0], zero)
             if node.op_type == "MatMul":
-                node.op_type = "QLinearMatMul" if last else "MatMulIntegerToFloat"
+                node.op_type = "QLinearMatMul" if quantizers else "MatMulIntegerToFloat"
             else:
                 node.op_type = "QGemm" if node.op_type == "Gemm" else f"QLinear{node.op_type}"
 
     def _dequantizing_nodes(self, names: Sequence[str]) -> list[ExecutedNode]:
         """Return the nodes that compute `names`, if they are DequantizeLinear."""
         producers = map(self._graph.producer_of, names)
-        return [each for each in producers if each is not None and _is_dequantizing(each)]
+        return [node for node in producers if node is not None and _is_dequantizing(node)]
 
     def _quantizing_nodes(self, node: ExecutedNode) -> tuple[ExecutedNode, ...]:
         """Return the nodes behind `node` that quantize its result; empty if nothing does."""
@@ -258,13 +263,17 @@ class _QuantizedRewrite:
             return (following,)
         if following is None or following.op_type != "Relu":
             return ()
-        last = graph.only_reader(following.output[0])
-        if last is None or last.op_type != "QuantizeLinear" or len(last.source.input) < 3:
+        quantizer = graph.only_reader(following.output[0])
+        if (
+            quantizer is None
+            or quantizer.op_type != "QuantizeLinear"
+            or len(quantizer.source.input) < 3
+        ):
             return ()
-        zero = small_integers(graph.scope, last.source.input[2])
-        kind = graph.type_of(last.output[0])
+        zero = small_integers(graph.scope, quantizer.source.input[2])
+        kind = graph.type_of(quantizer.output[0])
         lowest = 0 if kind is None or kind.dtype == "uint8" else -128
-        return (following, last) if zero == [lowest] else ()
+        return (following, quantizer) if zero == [lowest] else ()
 
     def _may_be_float(self, node: ExecutedNode) -> bool:
         """Return whether `node` may read integers although its result is not quantized."""
@@ -285,5 +294,5 @@ def _is_dequantizing(node: ExecutedNode | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
 
 
-def _replaced_names(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+def _replace_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     return tuple(new if name == old else name for name in names)

@@ -27,7 +27,7 @@ def release_to_predict(
     """Return the release that `version` names, the installed one if None, to predict for it.
 
     Raises:
-        UsageError: the text does not name a release, none is installed, or it is older than
+        UsageError: the text does not name a release, no release is installed, or it is older than
             `OLDEST_PREDICTED_RELEASE`; `action` is what the user can do then.
     """
     runtime = Runtime.parse(version) if version else Runtime.installed()

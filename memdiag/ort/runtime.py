@@ -43,7 +43,7 @@ class Runtime(NamedTuple):
         """Return the release that is installed, without importing it.
 
         Raises:
-            UsageError: none is installed, or its version cannot be read.
+            UsageError: onnxruntime is not installed, or its version cannot be read.
         """
         require_runtime("name a release with --for-onnxruntime")
         return cls.parse(installed_version() or "")
@@ -77,17 +77,17 @@ def is_older(version: str | None, release: Runtime) -> bool:
 def release_order(version: str) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
     """Return the key that sorts releases by age: nightly builds and candidates before a release."""
     match = re.match(r"([\d.]*\d)?\.?(dev|a|b|rc)?(.*)", version, re.DOTALL)
-    number, stage, rest = match.groups() if match else ("", None, "")
+    number, stage, suffix = match.groups() if match else ("", None, "")
     age = _BUILD_STAGES.index(stage) if stage else len(_BUILD_STAGES)
-    return _numbers_in_text(number or ""), age, _numbers_in_text(rest)
+    return _numbers_in_text(number or ""), age, _numbers_in_text(suffix)
 
 
 def _numbers_in_text(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
-def require_runtime(otherwise: str) -> None:
-    """Refuse to go on without onnxruntime; `otherwise` is what the user can do besides installing.
+def require_runtime(alternative: str) -> None:
+    """Refuse to go on without onnxruntime; `alternative` is what users can do instead.
 
     Raises:
         UsageError: onnxruntime is not installed.
@@ -98,9 +98,9 @@ def require_runtime(otherwise: str) -> None:
         raise UsageError(
             "onnxruntime is not installed, and PyPI has no build of it for musl, the C library of"
             " this system (Alpine Linux). Use a system with glibc, such as Debian, or"
-            f" {otherwise}."
+            f" {alternative}."
         )
     raise UsageError(
         "onnxruntime is not installed in memdiag's environment. Install it with"
-        f" pip install 'memdiag[cpu]' (or the build for your device), or {otherwise}."
+        f" pip install 'memdiag[cpu]' (or the build for your device), or {alternative}."
     )

@@ -1,7 +1,7 @@
 """Working memory that kernels of the CPU provider take while they run, from the arena or malloc.
 
-Measured: for each operator here but three, the regions that the arena takes at ten sizes are those
-that these buffers need (tests/ort/test_scratch.py, on the installed release). Two of them are
+Measured: for all operators here except three, the regions that the arena takes at ten sizes are
+those that these buffers need (tests/ort/test_scratch.py, on the installed release). Two of them are
 DynamicQuantizeMatMul and DynamicQuantizeLSTM, whose buffers agree with the growth of the first run
 of models with them (docs/estimates.md). The third is QLinearConv, whose buffers are those that the
 profiler of 1.32.0 states with AVX2 (tests/ort/test_channels_last.py). Kernels that are not listed
@@ -35,8 +35,8 @@ _TRANSPOSES_SINCE = 13
 """The opset since which a Softmax is over one axis; before, over all from one axis on."""
 
 _SORTING_SHARE = 0.725
-"""A TopK partly sorts the indices of all elements where the logarithm of how many it takes is this
-share of that of their number, or more. Fewer are kept in a heap as large as the output."""
+"""A TopK partly sorts the indices of all elements if log(K) is at least this share of the logarithm
+of their number. Otherwise it keeps K elements in a heap as large as the output."""
 
 
 def scratch_bytes(node: ExecutedNode, types: TypesByName, opset: int) -> list[int]:
@@ -51,10 +51,10 @@ def scratch_bytes(node: ExecutedNode, types: TypesByName, opset: int) -> list[in
 
 
 def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
-    """Return the bytes that the kernel of `node` takes from malloc: for indices, once more.
+    """Return the bytes that the kernel of `node` takes from malloc, for a copy of indices.
 
-    Measured with 1.32.0, and NonZero and ScatterElements with 1.24.4 as well. Of a GridSample
-    1.32.0 takes 56 bytes for each place, and 1.24.4 nothing: it is not among them.
+    Measured with 1.32.0, and NonZero and ScatterElements with 1.24.4 as well. GridSample is left
+    out: 1.32.0 takes 56 bytes for each place, and 1.24.4 nothing.
     """
     if node.op_type == "NonZero":
         return _output_bytes(node, types)
@@ -63,7 +63,7 @@ def heap_bytes(node: ExecutedNode, types: TypesByName) -> int:
     if node.op_type not in ("GatherND", "ScatterElements", "ScatterND") or len(node.input) < 2:
         return 0
     shape = _shape_of(types, node.input[1])
-    # In the others a row of indices is one place.
+    # In the other operators a row of indices is one place.
     places = shape if node.op_type == "ScatterElements" else shape[:-1]
     return min(MAX_TENSOR_BYTES, prod(places) * _ADDRESS_BYTES) if shape else 0
 
@@ -74,8 +74,8 @@ def _sorted_indices_bytes(node: ExecutedNode, types: TypesByName) -> int:
     axis = integer_attribute(node.source, "axis", -1)
     if len(shape) != len(output) or not -len(shape) <= axis < len(shape):
         return 0
-    elements, taken = shape[axis], output[axis]
-    is_sorted = 3 < taken <= elements and log(taken) >= _SORTING_SHARE * log(elements)
+    elements, selected = shape[axis], output[axis]
+    is_sorted = 3 < selected <= elements and log(selected) >= _SORTING_SHARE * log(elements)
     return elements * _INT64_BYTES if is_sorted else 0
 
 
@@ -120,7 +120,7 @@ def _biased_output_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
 
 
 def _quantized_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]:
-    """The left operand in 8 bits: the first one of floats that is no bias."""
+    """The left operand in 8 bits: the first operand of floats that is not a bias."""
     shapes = [
         _shape_of(types, name)
         for name in node.input
@@ -132,8 +132,8 @@ def _quantized_input_buffer(node: ExecutedNode, types: TypesByName) -> list[int]
 def _recurrent_buffers(gates: int) -> Callable[[ExecutedNode, TypesByName], list[int]]:
     def buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
         """The state; for each direction the gates of all steps, in the reverse one between its
-        reversed input and output. Smaller buffers follow, of which one counts: where a chunk was
-        not split, it needs another one."""
+        reversed input and output. Smaller buffers follow. One of them counts: if a chunk was not
+        split, it needs another chunk."""
         shape = _shape_of(types, node.input[0]) if node.input else ()
         if len(shape) != 3:
             return []
@@ -142,8 +142,8 @@ def _recurrent_buffers(gates: int) -> Callable[[ExecutedNode, TypesByName], list
         if integer_attribute(node.source, "layout", 0):
             steps, batch = batch, steps
         state = batch * hidden * _FLOAT_BYTES
-        of_gates, given = steps * gates * state, steps * batch * width * _FLOAT_BYTES
-        forward, reverse = [of_gates, state], [given, of_gates, steps * state, state]
+        gates_bytes, input_bytes = steps * gates * state, steps * batch * width * _FLOAT_BYTES
+        forward, reverse = [gates_bytes, state], [input_bytes, gates_bytes, steps * state, state]
         direction = _recurrent_direction(node)
         if direction == "bidirectional":
             return [state, *forward, *reverse]
@@ -201,7 +201,7 @@ def _has_symmetric_kernel(
     """Return whether the kernel for filters in int8 without a zero point computes a QLinearConv.
 
     On x86-64, for values in uint8. It needs multiples of 4 input channels and, with AVX2, of 8
-    output channels (with AVX-512 of 4: those that are no multiple of 8 are not told apart).
+    output channels (with AVX-512 of 4, which is not distinguished).
     """
     kind = types.get(node.input[0])
     if not node.has_plain_filter or kind is None or kind.dtype != "uint8":
@@ -221,7 +221,7 @@ def _quantized_filter_shape(
 
 
 def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]:
-    """What a QLinearConv takes.
+    """The buffers of a QLinearConv.
 
     The kernel for filters without a zero point takes only the addresses of the input, for each
     number of the filter and each place of the output of all images. Others take for one image the
@@ -229,8 +229,8 @@ def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]
     In a graph that is not optimized channels come first: each image is then transposed, and its
     result, and only the addresses for one image are there.
     """
-    from_floats = node.source.op_type == "Conv"
-    weight = _quantized_filter_shape(node, types, 1 if from_floats else _QLINEAR_FILTER)
+    is_from_floats = node.source.op_type == "Conv"
+    weight = _quantized_filter_shape(node, types, 1 if is_from_floats else _QLINEAR_FILTER)
     shape, output = _shape_of(types, node.input[0]), _shape_of(types, node.output[0])
     if not weight or not shape or not output or 0 in (*weight, *shape, *output):
         return []
@@ -243,15 +243,15 @@ def _quantized_conv_buffers(node: ExecutedNode, types: TypesByName) -> list[int]
         images = 1
     groups = integer_attribute(node.source, "group", 1)
     is_by_channel = weight[1] == 1 and weight[0] == groups and groups > 1
-    moves = not _is_pointwise_convolution(node, weight)
+    has_columns = not _is_pointwise_convolution(node, weight)
     addresses = prod(weight[2:]) * places * _ADDRESS_BYTES
     if _has_symmetric_kernel(node, types, weight, groups, is_by_channel=is_by_channel):
-        return [*transposed, images * addresses] if moves or is_by_channel else transposed
+        return [*transposed, images * addresses] if has_columns or is_by_channel else transposed
     products = weight[0] * places * _INT32_BYTES
     columns = prod(weight[1:]) * places
     if is_by_channel:
         return [products, *transposed, addresses]
-    return [products, *transposed, columns] if moves else [products, *transposed]
+    return [products, *transposed, columns] if has_columns else [products, *transposed]
 
 
 def _conv_integer_columns(node: ExecutedNode, types: TypesByName) -> list[int]:

@@ -20,7 +20,7 @@ class PackedUse(NamedTuple):
     Attributes:
         use: the input of a node.
         buffer: the buffer into which its kernel packs the constant; None if it reads it unpacked.
-        kernel: the kernel, where it packs.
+        kernel: the kernel if it packs the constant, else None.
     """
 
     use: Use
@@ -65,6 +65,11 @@ class SessionConstant:
         return self.is_exposed or any(use.buffer is None for use in self.uses)
 
     @property
+    def is_used(self) -> bool:
+        """Whether the constant has uses, is an output of its graph, or may be overridden."""
+        return bool(self.uses) or self.is_exposed
+
+    @property
     def is_packed_only(self) -> bool:
         """Whether the constant has uses, each of which packs it."""
         return bool(self.uses) and not self.is_read
@@ -100,7 +105,7 @@ class FoldedResult(SessionConstant):
         return self.is_packed_only and not self.is_kept
 
     def merged(self, other: "FoldedResult") -> "FoldedResult":
-        """Return this result with the uses of `other` as well, which has equal content."""
+        """Return this result with the uses of `other`, which has equal content, added."""
         return replace(
             self,
             uses=(*self.uses, *other.uses),
@@ -148,7 +153,7 @@ class LoadedWeight(SessionConstant):
         return self.stale_copies + (self.is_read or self.is_kept)
 
     def with_content_key(self, key: Hashable) -> Self:
-        """Return it, and its results, with the key of an equal weight."""
+        """Return the constant and its results with the content key of an equal weight."""
         results = tuple(
             replace(result, content_key=(key, result.fold.dtype, result.fold.shape))
             for result in self.results
@@ -158,21 +163,23 @@ class LoadedWeight(SessionConstant):
 
 def packed_buffers(constants: Iterable[SessionConstant]) -> list[PackedBuffer]:
     """Return the packed buffers of `constants`; a buffer that kernels share is listed once."""
-    return list(dict(pair for each in constants for pair in each.buffers()).values())
+    return list(dict(pair for constant in constants for pair in constant.buffers()).values())
 
 
 def merge_equal(weights: Sequence[LoadedWeight]) -> LoadedWeight:
     """Return one weight of the main graph that replaces `weights`, which have equal content.
 
-    It is an external one, if there is one.
+    It is external if one of them is.
     """
     first = next((loaded for loaded in weights if loaded.weight.storage == "external"), weights[0])
     results: dict[Hashable, FoldedResult] = {}
     for result in (result for loaded in weights for result in loaded.results):
         fold = result.fold
         perm = integers_attribute(fold.node, "perm")
-        work = fold.scope, fold.node.op_type, fold.dtype, fold.shape, perm
-        results[work] = results[work].merged(result) if work in results else result
+        computation = fold.scope, fold.node.op_type, fold.dtype, fold.shape, perm
+        results[computation] = (
+            results[computation].merged(result) if computation in results else result
+        )
     return replace(
         first,
         uses=tuple(use for loaded in weights for use in loaded.uses),

@@ -2,7 +2,7 @@
 
 `SessionEstimate` puts together what the other modules of this package predict: the constants over
 time (`loading`), the requests of a run (`activations`) to the arena (`arena`), and what a session
-takes besides them (`overheads`). Nothing is run and no weight is read.
+takes in addition (`overheads`). Nothing is run and no weight is read.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from memdiag.records.phases import PHASES, RUN_PHASES, PhaseName
 from memdiag.units import MIB
 
 LARGE_FAULT_BYTES = 2 * MIB
-"""The most that Linux maps at once, of a file that was written or read shortly before: the page
+"""The most that Linux maps at once of a file that was written or read shortly before: the page
 cache then has it in blocks of this size. Measured with Linux 6.18, ext4."""
 
 INTERVAL_BELOW, INTERVAL_ABOVE = 0.08, 0.09
@@ -49,15 +49,15 @@ LOADING_ABOVE = 0.25
 heap has blocks that were freed (docs/estimates.md)."""
 
 USUALLY_KEPT, MOST_KEPT = 0.6, 1.3
-"""What glibc's malloc keeps in the runs, usually and at most, for each byte of `freed_bytes`; some
-freed blocks are not in that figure. It is the same at all sizes (docs/estimates.md)."""
+"""Bytes that glibc's malloc keeps in the runs, usually and at most, for each byte of `freed_bytes`;
+some freed blocks are not in that figure. It is the same at all sizes (docs/estimates.md)."""
 
 MIN_INTERVAL_BYTES = 4 * MIB
 """The smallest distance from the estimate to the ends of the interval, in bytes."""
 
 
 _MEASURED_PHASES: dict[PhaseName, PhaseName] = {"prefill": "first_run", "decode": "steady"}
-"""The phases whose overheads were measured, in place of those of a generation."""
+"""The phases whose overheads stand for those of the phases of a generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ class EstimatedSettings:
         has_pattern: ``enable_mem_pattern``.
         load_from: from the file's path, or from its bytes.
         ort_file: what the session does with a file in ORT format.
-        runs: how often the session runs after the first time, with other contents each time; None
-            if it is only created.
+        runs: the number of runs after the first one, each with other contents; None if the session
+            is only created.
     """
 
     prepacks: bool = True
@@ -130,29 +130,31 @@ class SessionEstimate:
             return self._estimated_point(sizes, timeline)
         activations, requests, _, heap, repeated = run
         arena = SimulatedArena()
-        first: Counter[TermName]
-        later: Counter[TermName]
+        first_terms: Counter[TermName]
+        later_terms: Counter[TermName]
         if settings.has_arena:
-            first = Counter({"kernel scratch": _serve_run(arena, requests, heap)})
-            of_kernels = (nbytes for _, nbytes in repeated.heap)
-            later = Counter({"kernel scratch": max(of_kernels, default=0)})
+            first_terms = Counter({"kernel scratch": _serve_run(arena, requests, heap)})
+            kernel_bytes = (nbytes for _, nbytes in repeated.heap)
+            later_terms = Counter({"kernel scratch": max(kernel_bytes, default=0)})
             timeline.now += _run_terms(activations.peak_bytes, arena.resident_bytes)
         else:
-            first = later = _terms_of_malloc(activations, requests, heap)
+            first_terms = later_terms = _terms_of_malloc(activations, requests, heap)
             if settings.has_pattern and settings.runs:
-                later = _terms_of_malloc(activations, *repeated, planned_block(requests))
+                later_terms = _terms_of_malloc(activations, *repeated, planned_block(requests))
         reads = self._mapped_reads(shapes, runs=1)
         timeline.now["mapped weights"] += sum(reads.values())
-        at_peak = self._peak_node_label(activations)
-        timeline.note("first_run", first, at_peak)
+        peak_label = self._peak_node_label(activations)
+        timeline.note("first_run", first_terms, peak_label)
         timeline.note("first_run")
         self._run_again(timeline, arena, repeated.requests)
-        more = self._mapped_reads(shapes, runs=1 + settings.runs)
-        most = self._mapped_reads(shapes, runs=1 + settings.runs, fault_bytes=LARGE_FAULT_BYTES)
-        timeline.now["mapped weights"] += sum(more.values()) - sum(reads.values())
-        timeline.note("steady", later, at_peak)
+        reads_of_all_runs = self._mapped_reads(shapes, runs=1 + settings.runs)
+        most_reads = self._mapped_reads(
+            shapes, runs=1 + settings.runs, fault_bytes=LARGE_FAULT_BYTES
+        )
+        timeline.now["mapped weights"] += sum(reads_of_all_runs.values()) - sum(reads.values())
+        timeline.note("steady", later_terms, peak_label)
         timeline.note("steady")
-        more_mapped = sum(most.values()) - sum(more.values())
+        more_mapped = sum(most_reads.values()) - sum(reads_of_all_runs.values())
         point = self._estimated_point(
             sizes, timeline, self._live_tensors(activations, shapes), more_mapped=more_mapped
         )
@@ -168,44 +170,44 @@ class SessionEstimate:
         shapes = ctx.shapes_at(calls.prompt)
         prompt, prompt_requests, *_ = ctx.run(calls.prompt)
         arena = SimulatedArena()
-        served = CallsInArena(arena, calls.outputs)
+        calls_in_arena = CallsInArena(arena, calls.outputs)
         past_bytes, cache_bytes = 0, cache.bytes_at(calls.prefill_tokens)
         reads = sum(self._mapped_reads(shapes, runs=1).values())
         timeline.now["mapped weights"] += reads
 
         def note(phase: PhaseName, activations: ActivationPeak) -> None:
-            # Of the activations of a call, those that it returns as the cache are the cache.
-            others = max(0, activations.peak_bytes - cache_bytes)
-            taken: Counter[TermName] = Counter({"KV cache": past_bytes + cache_bytes})
-            taken["activations"] = others
+            # Activations that a call returns as the cache count as the cache.
+            other_bytes = max(0, activations.peak_bytes - cache_bytes)
+            terms: Counter[TermName] = Counter({"KV cache": past_bytes + cache_bytes})
+            terms["activations"] = other_bytes
             if settings.has_arena:
-                grown = arena.resident_bytes
-                cached = min(grown, past_bytes + cache_bytes)
-                others = min(others, grown - cached)
-                taken = Counter({"KV cache": cached, "activations": others})
-                taken["unused arena"] = grown - cached - others
-            timeline.note(phase, taken, self._peak_node_label(activations))
-            kept = min(taken["KV cache"], cache_bytes)
-            freed = sum(taken.values()) - kept if settings.has_arena else 0
-            timeline.note_end(phase, {"KV cache": kept, "unused arena": freed})
+                arena_bytes = arena.resident_bytes
+                arena_cache_bytes = min(arena_bytes, past_bytes + cache_bytes)
+                other_bytes = min(other_bytes, arena_bytes - arena_cache_bytes)
+                terms = Counter({"KV cache": arena_cache_bytes, "activations": other_bytes})
+                terms["unused arena"] = arena_bytes - arena_cache_bytes - other_bytes
+            timeline.note(phase, terms, self._peak_node_label(activations))
+            kept_bytes = min(terms["KV cache"], cache_bytes)
+            freed_bytes = sum(terms.values()) - kept_bytes if settings.has_arena else 0
+            timeline.note_end(phase, {"KV cache": kept_bytes, "unused arena": freed_bytes})
 
-        served.serve(prompt_requests)
+        calls_in_arena.serve(prompt_requests)
         note("prefill", prompt)
-        first, last = ctx.run(calls.first_step), ctx.run(calls.last_step)
-        for requests in step_requests(first.requests, last.requests, calls.steps):
-            served.serve(requests)
+        first_step, last_step = ctx.run(calls.first_step), ctx.run(calls.last_step)
+        for requests in step_requests(first_step.requests, last_step.requests, calls.steps):
+            calls_in_arena.serve(requests)
         tokens = calls.prefill_tokens + calls.steps
         past_bytes, cache_bytes = cache.bytes_at(tokens - 1), cache.bytes_at(tokens)
         # A step looks up as many rows as a token of the prompt.
         runs = 1 + calls.steps / calls.prefill_tokens
-        more = sum(self._mapped_reads(shapes, runs=runs).values())
-        most = self._mapped_reads(shapes, runs=runs, fault_bytes=LARGE_FAULT_BYTES)
-        timeline.now["mapped weights"] += more - reads
-        note("decode", last.peak)
-        peak = max(prompt, last.peak, key=lambda call: call.peak_bytes)
+        reads_of_all_runs = sum(self._mapped_reads(shapes, runs=runs).values())
+        most_reads = self._mapped_reads(shapes, runs=runs, fault_bytes=LARGE_FAULT_BYTES)
+        timeline.now["mapped weights"] += reads_of_all_runs - reads
+        note("decode", last_step.peak)
+        peak = max(prompt, last_step.peak, key=lambda call: call.peak_bytes)
         sizes = calls.prompt if peak is prompt else calls.last_step
         live = self._live_tensors(peak, ctx.shapes_at(sizes))
-        more_mapped = sum(most.values()) - more
+        more_mapped = sum(most_reads.values()) - reads_of_all_runs
         point = self._estimated_point(calls.prompt, timeline, live, more_mapped=more_mapped)
         return msgspec.structs.replace(point, unknown_values=peak.unknown)
 
@@ -216,16 +218,16 @@ class SessionEstimate:
 
         Args:
             point: an estimate that `at` returned.
-            doubled: by name of a free dimension the sizes of all if it is twice as large.
+            doubled: for each free dimension, the sizes of all if it is twice as large, by name.
         """
         values = self.ctx.activations(point.dims).live
-        now = self._sizes_of(values, point.dims)
+        bytes_now = self._sizes_of(values, point.dims)
         growth: list[dict[str, float]] = [{} for _ in values]
         for name, sizes in doubled.items():
-            grown = self._sizes_of(values, sizes)
-            for factors, before, after in zip(growth, now, grown, strict=True):
-                if before and after and after != before:
-                    factors[name] = round(after / before, 3)
+            doubled_bytes = self._sizes_of(values, sizes)
+            for factors, size, doubled_size in zip(growth, bytes_now, doubled_bytes, strict=True):
+                if size and doubled_size and doubled_size != size:
+                    factors[name] = round(doubled_size / size, 3)
         live = tuple(
             msgspec.structs.replace(tensor, growth=factors)
             for tensor, factors in zip(point.live, growth, strict=True)
@@ -233,7 +235,7 @@ class SessionEstimate:
         return msgspec.structs.replace(point, live=live)
 
     def _sizes_of(self, values: Sequence[LiveValue], sizes: Mapping[str, int]) -> list[int | None]:
-        """Return the bytes of `values` at `sizes`; None where they are unknown."""
+        """Return the bytes of `values` at `sizes`; None for values of unknown size."""
         shapes = self.ctx.shapes_at(sizes)
         kinds = [shapes.of(value.scope, value.name) for value in values]
         return [None if kind is None else kind.nbytes for kind in kinds]
@@ -255,7 +257,7 @@ class SessionEstimate:
         )
 
     def _loaded_timeline(self) -> LoadingTimeline:
-        self.__dict__.pop("_loading", None)  # the timeline of each point goes on from the loading
+        self.__dict__.pop("_loading", None)  # the timeline of each point continues its own loading
         return self._loading.run()
 
     def _run_again(
@@ -265,9 +267,9 @@ class SessionEstimate:
         settings = self.settings
         if not (settings.has_arena and settings.has_pattern and settings.runs):
             return
-        before = arena.resident_bytes
+        bytes_before = arena.resident_bytes
         arena.serve_again(requests, min(settings.runs, LATER_RUNS))
-        timeline.now["planned block"] += arena.resident_bytes - before
+        timeline.now["planned block"] += arena.resident_bytes - bytes_before
 
     def _mapped_reads(
         self, shapes: ModelShapes, *, runs: float, fault_bytes: int = FAULT_BYTES
@@ -391,11 +393,11 @@ def _interval_end(size: int, share: float) -> int:
 def _estimated_terms(
     fixed: Mapping[TermName, int], terms: Mapping[TermName, int], timeline: LoadingTimeline
 ) -> tuple[EstimatedTerm, ...]:
-    listed = Counter(fixed)
-    listed.update(terms)
+    bytes_by_term = Counter(fixed)
+    bytes_by_term.update(terms)
     return tuple(
         EstimatedTerm(name=name, bytes=nbytes, largest=timeline.largest.get(name, ""))
-        for name, nbytes in listed.items()
+        for name, nbytes in bytes_by_term.items()
         if nbytes
     )
 
@@ -403,8 +405,8 @@ def _estimated_terms(
 def _serve_run(
     arena: SimulatedArena, requests: Sequence[ArenaRequest], heap: Sequence[tuple[int, int]]
 ) -> int:
-    """Serve a run, and return how much more than at its end is there while a kernel has memory of
-    malloc."""
+    """Serve a run, and return how many bytes more than at its end are allocated while a kernel has
+    memory of malloc."""
     start = peak = 0
     for index, nbytes in heap:
         arena.serve(requests[start:index])
@@ -419,22 +421,22 @@ def _terms_of_malloc(
     heap: Sequence[tuple[int, int]],
     block: int = 0,
 ) -> Counter[TermName]:
-    """Return the parts of the most that a run has at once if malloc serves all its requests.
+    """Return the parts of the largest memory of a run if malloc serves all its requests.
 
     A later run has the planned `block` from its beginning to its end.
     """
-    of_kernels = dict(sorted(heap))
+    heap_bytes_by_index = dict(sorted(heap))
     in_use = peak = block
     sizes: dict[int, int] = {}
     for index, request in enumerate(requests):
-        peak = max(peak, in_use + of_kernels.get(index, 0))
+        peak = max(peak, in_use + heap_bytes_by_index.get(index, 0))
         if not (block and request.is_planned):
             in_use += request.nbytes - sizes.get(request.key, 0)
             sizes[request.key] = request.nbytes
-    peak = max(peak, in_use + of_kernels.get(len(requests), 0))
+    peak = max(peak, in_use + heap_bytes_by_index.get(len(requests), 0))
     values = min(activations.peak_bytes, peak)
-    others: TermName = "planned block" if block else "kernel scratch"
-    return Counter({"activations": values, others: peak - values})
+    other_term: TermName = "planned block" if block else "kernel scratch"
+    return Counter({"activations": values, other_term: peak - values})
 
 
 def _run_terms(activations: int, resident: int) -> Counter[TermName]:

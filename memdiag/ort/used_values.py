@@ -1,4 +1,4 @@
-"""Which values a model reads, and on which its outputs depend.
+"""The values that a model reads, and the values on which its outputs depend.
 
 The runtime drops constants that nothing reads, but executes every node, also a node on whose
 outputs no output of the model depends.
@@ -25,7 +25,7 @@ class UsedValues:
             self._outputs.update(_scope_outputs(scope))
 
     def is_read(self, value: ScopedName) -> bool:
-        """Return whether a node reads a value, or it is an output of a graph."""
+        """Return whether a node reads a value, or the value is an output of a graph."""
         scope, name = value
         return value in self._outputs or next(scope.uses(name), None) is not None
 
@@ -37,23 +37,23 @@ class UsedValues:
     @cached_property
     def _needed_names(self) -> dict[Scope, set[str]]:
         """The values on which an output depends; the time grows with the number of edges."""
-        needed: dict[Scope, set[str]] = {scope: set() for _, scope in self._graphs}
+        names_by_scope: dict[Scope, set[str]] = {scope: set() for _, scope in self._graphs}
         pending: list[ScopedName] = []
         for path, scope in self._graphs:
             if scope.is_function or not path:
                 pending += _scope_outputs(scope)
-        seen: set[tuple[Scope, Node]] = set()
+        visited: set[tuple[Scope, Node]] = set()
         while pending:
             scope, name = pending.pop()
-            names = needed.setdefault(scope, set())
+            names = names_by_scope.setdefault(scope, set())
             if name in names:
                 continue
             names.add(name)
             producer = scope.producers.get(name)
-            if producer is None or (len(producer.output) > 1 and (scope, producer) in seen):
+            if producer is None or (len(producer.output) > 1 and (scope, producer) in visited):
                 continue
             if len(producer.output) > 1:
-                seen.add((scope, producer))
+                visited.add((scope, producer))
             for operand in producer.input:
                 if operand in names:
                     continue
@@ -64,7 +64,7 @@ class UsedValues:
             if producer.subgraphs:
                 for subgraph in scope.subgraphs.get(producer, ()):
                     pending += _scope_outputs(subgraph)
-        return needed
+        return names_by_scope
 
 
 def _scope_outputs(scope: Scope) -> Iterator[ScopedName]:

@@ -75,7 +75,9 @@ def assemble_run(
         duration_s=round(duration_s, 6),
         exit_code=exit_code,
         environment=_run_environment(recorder, group, memdiag_version),
-        peak_rss_bytes=max([recorder.peak_rss_bytes, *(each.peak_rss_bytes for each in processes)]),
+        peak_rss_bytes=max(
+            [recorder.peak_rss_bytes, *(process.peak_rss_bytes for process in processes)]
+        ),
         peak_s=round(_peak_s(samples, recorder), 6),
         peak_pss_bytes=max(samples.pss_bytes, default=None),
         processes=processes,
@@ -87,7 +89,7 @@ def assemble_run(
         is_watched=recorder.is_watched_only,
         end_xrays_s=round(recorder.end_xrays_s, 6),
         end_waits=tuple((round(start, 6), round(end, 6)) for start, end in recorder.end_waits),
-        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_note(root, recorder)))),
+        notes=tuple(dict.fromkeys((*recorder.notes, *_earlier_sessions_note(root, recorder)))),
         earlier_sessions=recorder.earlier_sessions,
         group=group,
     )
@@ -102,7 +104,7 @@ def early_saver(
 ) -> Callable[[Recorder, GroupMemory], None]:
     """Return a function that saves the record of a program near the memory limit of its group.
 
-    The other arguments are those of `assemble_run`. Without `save` the function does nothing.
+    The other arguments are as in `assemble_run`. Without `save` the function does nothing.
     """
 
     def save_early(recorder: Recorder, memory: GroupMemory) -> None:
@@ -141,7 +143,7 @@ def _run_environment(
 
 
 def _session_records(recorder: Recorder) -> tuple[ProgramSession, ...]:
-    """Return the sessions; runs of a session in forked processes count for it."""
+    """Return the sessions. Their runs include the runs in forked processes."""
     run_counts = Counter[int]()
     last_runs: dict[int, float] = {}
     for process in recorder.processes:
@@ -159,8 +161,8 @@ def _session_records(recorder: Recorder) -> tuple[ProgramSession, ...]:
     )
 
 
-def _earlier_note(pid: int, recorder: Recorder) -> Iterator[str]:
-    """Yield a note of the sessions that were created before the recording."""
+def _earlier_sessions_note(pid: int, recorder: Recorder) -> Iterator[str]:
+    """Yield a note on the sessions that were created before the recording, if there are any."""
     if count := recorder.earlier_sessions:
         were, they = ("was", "it is") if count == 1 else ("were", "they are")
         yield (
@@ -171,19 +173,19 @@ def _earlier_note(pid: int, recorder: Recorder) -> Iterator[str]:
 
 
 def _peak_s(samples: TreeSamples, recorder: Recorder) -> float:
-    """Return the first moment near the peak: on a plateau, samples differ by a few pages.
+    """Return the seconds until the first moment near the peak.
 
-    If the high-water mark of a process is above all samples, it is the middle of the run that
-    raised it, if that is known.
+    On a plateau, samples differ by a few pages. If the high-water mark of a process is above all
+    samples, the moment is the middle of the run that raised the mark, if this run is known.
     """
-    sampled = recorder.peak_rss_bytes
-    tolerance = max(MIB, MAX_PLATEAU_SPREAD * sampled)
-    marks = [run for run in recorder.peaks if run.peak_rss_bytes > sampled + tolerance]
-    if marks:
-        highest = max(marks, key=lambda run: run.peak_rss_bytes)
-        return max(0.0, highest.t_s - (highest.latency_s or 0.0) / 2)
+    sampled_peak = recorder.peak_rss_bytes
+    tolerance = max(MIB, MAX_PLATEAU_SPREAD * sampled_peak)
+    raising_runs = [run for run in recorder.peaks if run.peak_rss_bytes > sampled_peak + tolerance]
+    if raising_runs:
+        highest_run = max(raising_runs, key=lambda run: run.peak_rss_bytes)
+        return max(0.0, highest_run.t_s - (highest_run.latency_s or 0.0) / 2)
     rows = zip(samples.t_s, samples.rss_bytes, strict=True)
-    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= sampled - tolerance), 0.0)
+    return next((t_s for t_s, rss_bytes in rows if rss_bytes >= sampled_peak - tolerance), 0.0)
 
 
 def _process_record(process: RecordedProcess, root: int, exit_code: int | None) -> ProgramProcess:
@@ -207,9 +209,11 @@ def _process_record(process: RecordedProcess, root: int, exit_code: int | None) 
         telemetry=process.telemetry,
         inherited=tuple(
             InheritedSession(
-                session=each.session.number, run_count=each.run_count, is_running=each.is_running
+                session=inheritance.session.number,
+                run_count=inheritance.run_count,
+                is_running=inheritance.is_running,
             )
-            for each in process.inherited.values()
+            for inheritance in process.inherited.values()
         ),
     )
 
@@ -220,7 +224,7 @@ def _session_record(
     forked_last_run_s: float | None,
     same_files: Mapping[str, str],
 ) -> ProgramSession:
-    described = session.description
+    description = session.description
     callers = callers_of(session)
     shapes = sorted(session.shapes.values(), key=lambda shape: -shape.runs)
     return ProgramSession(
@@ -231,9 +235,9 @@ def _session_record(
         created_at=created_at(session),
         called_from=_own_caller_location(callers),
         callers=callers,
-        options={**described.options, **described.config},
+        options={**description.options, **description.config},
         providers=session.providers,
-        intra_op_threads=described.threads[0],
+        intra_op_threads=description.threads[0],
         created_s=round(session.created_s, 6),
         released_s=None if session.released_s is None else round(session.released_s, 6),
         creation_s=session.creation_s,
@@ -256,8 +260,8 @@ def _session_record(
 
 
 def _model_record(session: RecordedSession, same_files: Mapping[str, str]) -> SessionModel:
-    described = session.description.model
-    path, digest, size = described.path, described.digest, described.bytes
+    source = session.description.model
+    path, digest, size = source.path, source.digest, source.bytes
     if path is not None:
         with suppress(OSError):
             size = os.stat(path).st_size
@@ -270,7 +274,7 @@ def _model_record(session: RecordedSession, same_files: Mapping[str, str]) -> Se
         weight_bytes=None if file is None else _weight_bytes(file),
         same_file=same_file,
         is_kept=session.keeps_bytes,
-        address=described.address,
+        address=source.address,
     )
 
 
@@ -293,7 +297,8 @@ def callers_of(session: RecordedSession) -> tuple[Caller, ...]:
 
 
 def created_at(session: RecordedSession) -> str:
-    """Return file and line of the creation; of installed files, the part below site-packages."""
+    """Return file and line of the creation; the path of an installed file starts below
+    site-packages."""
     if not session.description.callers:
         return "?"
     file, line, _ = session.description.callers[0]
@@ -311,10 +316,12 @@ def call_site(callers: Sequence[tuple[str, int, str]]) -> str:
     """
     if not callers:
         return ""
-    (file, line, _), *others = callers
-    own = next((_source_location(*caller[:2]) for caller in others if _is_own_code(caller[0])), "")
-    called = f" (called from {own})" if own else ""
-    return f"{_source_location(file, line)}{called}"
+    (file, line, _), *outer_callers = callers
+    own_location = next(
+        (_source_location(*caller[:2]) for caller in outer_callers if _is_own_code(caller[0])), ""
+    )
+    caller_clause = f" (called from {own_location})" if own_location else ""
+    return f"{_source_location(file, line)}{caller_clause}"
 
 
 def _own_caller_location(callers: Sequence[Caller]) -> str | None:
@@ -322,8 +329,12 @@ def _own_caller_location(callers: Sequence[Caller]) -> str | None:
 
     None if the session was created there, or if all callers are in libraries.
     """
-    own = next((caller for caller in callers if _is_own_code(caller.file)), None)
-    return None if own is None or own is callers[0] else _source_location(own.file, own.line)
+    own_caller = next((caller for caller in callers if _is_own_code(caller.file)), None)
+    return (
+        None
+        if own_caller is None or own_caller is callers[0]
+        else _source_location(own_caller.file, own_caller.line)
+    )
 
 
 def _is_own_code(file: str) -> bool:
@@ -358,12 +369,14 @@ def _source_location(file: str, line: int) -> str:
 def library_of(file: str) -> str | None:
     """Return the package below site-packages that contains `file`; None for other files.
 
-    Modules of Python itself, of whichever release, are in the package ``python``.
+    Modules of Python itself, of any release, are in the package ``python``.
     """
     parts = PurePath(file).parts
     for index, part in enumerate(parts[:-1]):
         if part in _PACKAGE_FOLDERS:
             return PurePath(parts[index + 1]).stem
-    standard = sysconfig.get_paths()["stdlib"]
-    is_standard = file.startswith(standard + os.sep) or _STANDARD_LIBRARY.search(file) is not None
+    standard_library = sysconfig.get_paths()["stdlib"]
+    is_standard = (
+        file.startswith(standard_library + os.sep) or _STANDARD_LIBRARY.search(file) is not None
+    )
     return "python" if is_standard else None

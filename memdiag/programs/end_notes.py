@@ -1,4 +1,4 @@
-"""Notes at the end of a recording: what its reader must know of what is missing."""
+"""Notes at the end of a recording: what its reader must know about missing data."""
 
 from collections.abc import Collection, Iterator
 
@@ -9,7 +9,7 @@ from memdiag.units import counted, format_size, some_of
 
 
 def unread_note(program: RecordedProgram) -> Iterator[str]:
-    """Yield a note of the processes that could not be read."""
+    """Yield a note on the processes that could not be read, if there are any."""
     if program.unread:
         pid, reason = next(iter(program.unread.items()))
         yield (
@@ -19,59 +19,62 @@ def unread_note(program: RecordedProgram) -> Iterator[str]:
 
 
 def missing_xray_note(program: RecordedProgram, interrupted: Collection[int]) -> Iterator[str]:
-    """Yield a note of the processes that ended before an X-ray of their sessions could be taken.
+    """Yield a note on the processes that ended before an X-ray of their sessions could be taken.
 
     Args:
         program: the program.
         interrupted: the ids of processes whose X-rays took too long or were incomplete, which have
             notes of their own.
     """
-    examined = {xray.pid for xray in program.xrays if xray.reason == "end"}
-    missing = [
+    examined_pids = {xray.pid for xray in program.xrays if xray.reason == "end"}
+    missing_pids = [
         str(process.pid)
-        for process in sorted(program.processes, key=lambda recorded: recorded.pid)
-        if process.has_sessions and process.pid not in examined.union(interrupted)
+        for process in sorted(program.processes, key=lambda process: process.pid)
+        if process.has_sessions and process.pid not in examined_pids.union(interrupted)
     ]
-    if missing:
-        several = len(missing) > 1
+    if missing_pids:
+        is_plural = len(missing_pids) > 1
         yield (
-            f"no X-ray at the end of process{'es' if several else ''} {some_of(missing)}:"
-            f" {'they' if several else 'it'} ended without Python's exit handlers: by a signal"
+            f"no X-ray at the end of process{'es' if is_plural else ''} {some_of(missing_pids)}:"
+            f" {'they' if is_plural else 'it'} ended without Python's exit handlers: by a signal"
             " (uvicorn repeats the one that stopped it), by exec or os._exit, or in a"
             " multiprocessing pool that was not closed and joined; memdiag xray with the folder of"
             " the recording, in a second terminal, takes one while"
-            f" {'they run' if several else 'it runs'}"
+            f" {'they run' if is_plural else 'it runs'}"
         )
 
 
 def released_sessions_note(program: RecordedProgram) -> Iterator[str]:
-    """Yield a note that there is no X-ray because the sessions were released before the ends.
+    """Yield a note if there is no X-ray because processes released their sessions before the end.
 
-    With the X-ray of one process, a note on each helper that creates a session is only noise.
+    If there is an X-ray of any process, a note on each helper that created a session would be
+    noise.
     """
-    released = [
+    ended_processes = [
         process
         for process in program.processes
         if process.exit_rss_bytes is not None
         and any(session.providers for session in process.local_sessions.values())
         and not process.live_sessions
     ]
-    if program.xrays or not released:
+    if program.xrays or not ended_processes:
         return
-    process = max(released, key=lambda recorded: recorded.exit_rss_bytes or 0)
-    first = next(iter(process.local_sessions.values()))
-    more = f" (and of {len(released) - 1} more processes)" if len(released) > 1 else ""
+    process = max(ended_processes, key=lambda process: process.exit_rss_bytes or 0)
+    first_session = next(iter(process.local_sessions.values()))
+    others_clause = (
+        f" (and of {len(ended_processes) - 1} more processes)" if len(ended_processes) > 1 else ""
+    )
     yield (
-        f"no X-ray at the end of process {process.pid}{more}: its sessions had been released."
-        f" Its resident set was {format_size(first.rss_before_bytes)} before the first one was"
-        f" created, and {format_size(process.exit_rss_bytes or 0)} at its end. To see the"
-        " owners, run memdiag xray with the folder of the recording in a second terminal while"
+        f"no X-ray at the end of process {process.pid}{others_clause}: its sessions had been"
+        f" released. Its resident set was {format_size(first_session.rss_before_bytes)} before the"
+        f" first one was created, and {format_size(process.exit_rss_bytes or 0)} at its end. To see"
+        " the owners, run memdiag xray with the folder of the recording in a second terminal while"
         " a session is alive, or have the program keep its sessions until its end"
     )
 
 
 def still_running_note(program: RecordedProgram, root: int) -> Iterator[str]:
-    """Yield a note of the processes that have not ended with process `root`."""
+    """Yield a note on the processes that did not end with process `root`, if there are any."""
     if program.live and root not in program.live:
         pids = ", ".join(map(str, program.live))
         yield (
@@ -81,7 +84,7 @@ def still_running_note(program: RecordedProgram, root: int) -> Iterator[str]:
 
 
 def unrecorded_notes(program: RecordedProgram) -> Iterator[str]:
-    """Yield a note of each process whose sessions are missing, as it has no hook."""
+    """Yield a note on each process whose sessions are missing because it has no hook."""
     for process in program.unrecorded:
         if not is_measurement(process.info.command):
             yield (

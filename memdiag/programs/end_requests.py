@@ -1,6 +1,6 @@
 """Requests of a recorded process to end its recording: see `memdiag.programs.recording_process`.
 
-A module of its own, because the recorded process imports it and must stay small.
+It is a module of its own because the recorded process imports it and must stay small.
 """
 
 from typing import Final

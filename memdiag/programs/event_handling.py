@@ -26,7 +26,7 @@ from memdiag.runner.observer import ProcessGone
 
 
 class EventHandling:
-    """Handles the events of processes: they change the program, and their senders are answered.
+    """Handles the events of processes: changes the program, and answers the senders.
 
     Args:
         program: the program.
@@ -72,13 +72,13 @@ class EventHandling:
             process.connections += 1
         process = connection.process
         self._pipes.drain(process)
-        name, asks = fields["event"], fields.get("asks")
+        name, question_number = fields["event"], fields.get("asks")
         is_answered = is_lost = False
         event: events.HookEvent | None = None
 
         def answer() -> None:
             wait_s = process.reading_wait_s if isinstance(event, events.BetweenRuns) else None
-            connection.answer(asks, None if is_lost else process.peak_rss_bytes, wait_s)
+            connection.answer(question_number, None if is_lost else process.peak_rss_bytes, wait_s)
 
         try:
             event = events.hook_event(fields)
@@ -88,7 +88,7 @@ class EventHandling:
             self._program.notes.append(
                 f"process {process.pid}: the event {name!r} was lost: {defect_reason(error)}"
             )
-        if asks and not is_answered:
+        if question_number and not is_answered:
             answer()
         if name == "created":  # the process need not wait for this
             process.read_cpus_allowed()
@@ -121,11 +121,11 @@ class EventHandling:
                 case events.Create():
                     if connection.descriptors:
                         self._pipes.open(process, connection.pass_descriptors())
-                    before = process.before_creation(now_s)
+                    before_creation = process.before_creation(now_s)
                     answer()  # the rest takes longer
                     sessions = self._program.sessions
                     sessions.append(
-                        RecordedSession(len(sessions) + 1, process, now_s, event, before)
+                        RecordedSession(len(sessions) + 1, process, now_s, event, before_creation)
                     )
                     return True
                 case events.SessionEvent():
@@ -149,7 +149,7 @@ class EventHandling:
 
     def _first_process(self, pid: int | None) -> RecordedProcess | None:
         """Return the first process with the id `pid`; None if there is none."""
-        return next((each for each in self._program.processes if each.pid == pid), None)
+        return next((process for process in self._program.processes if process.pid == pid), None)
 
     def _handle_session_event(
         self, event: events.SessionEvent, process: RecordedProcess, now_s: float
@@ -185,15 +185,15 @@ class EventHandling:
 def _answer_request(
     program: RecordedProgram, xrays: ProcessXrays, answer: Callable[[XrayAnswer], None]
 ) -> None:
-    """Take an X-ray of each process with sessions, and call `answer` when all are there."""
-    first, first_failure = len(program.xrays), len(xrays.failures)
+    """Take an X-ray of each process with sessions, and call `answer` when all are complete."""
+    first_xray, first_failure = len(program.xrays), len(xrays.failures)
 
     def when_done(count: int) -> None:
-        taken = [xray for xray in program.xrays[first:] if xray.reason == "request"]
+        requested_xrays = [xray for xray in program.xrays[first_xray:] if xray.reason == "request"]
         answer(
             XrayAnswer(
                 asked=count,
-                processes=tuple(_xrayed_process(program, xray) for xray in taken),
+                processes=tuple(_xrayed_process(program, xray) for xray in requested_xrays),
                 failures=tuple(xrays.failures[first_failure:]),
             )
         )
@@ -202,7 +202,11 @@ def _answer_request(
 
 
 def _xrayed_process(program: RecordedProgram, xray: ProcessXray) -> XrayedProcess:
-    process = next(each for each in reversed(program.processes) if each.pid == xray.pid)
+    process = next(
+        program_process
+        for program_process in reversed(program.processes)
+        if program_process.pid == xray.pid
+    )
     return XrayedProcess(
         pid=xray.pid,
         command=process.info.command,

@@ -39,16 +39,16 @@ class HookConnection:
     descriptors: list[int] = field(default_factory=list)
 
     def pass_descriptors(self) -> list[int]:
-        """Hand over the descriptors of this event: the caller closes them."""
-        passed, self.descriptors = self.descriptors, []
-        return passed
+        """Return the descriptors of this event. The caller must close them."""
+        passed_descriptors, self.descriptors = self.descriptors, []
+        return passed_descriptors
 
     def answer(
         self, asks: int | None, peak_rss_bytes: int | None, wait_s: float | None = None
     ) -> None:
-        """Answer the event with the number `asks`; `peak_rss_bytes` is None if it was lost.
+        """Answer the event with the number `asks`; `peak_rss_bytes` is None if the event was lost.
 
-        `wait_s` are the seconds until the next reading between runs, if that is known.
+        `wait_s` is the time in seconds until the next reading between runs, if it is known.
         """
         content: dict[str, float | None] = {"answers": asks}
         if wait_s is not None:
@@ -64,12 +64,12 @@ class HookConnection:
 
 
 class EventSocket:
-    """Receives lines of events; what the events mean is up to `handle`.
+    """Receives lines of events, which `handle` interprets.
 
     Args:
-        selector: calls its handlers when something has arrived.
-        handle: is called with the connection, and the fields of an event. It returns False if the
-            sender cannot be the hook, which is then disconnected.
+        selector: calls its handlers when data has arrived.
+        handle: called with the connection and the fields of an event. It returns False if the
+            sender cannot be the hook: the sender is then disconnected.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class EventSocket:
 
     def _accept_connection(self, listener: socket.socket) -> None:
         with suppress(OSError):
-            accepted, _ = listener.accept()
-            connection = HookConnection(accepted)
+            peer_socket, _ = listener.accept()
+            connection = HookConnection(peer_socket)
             self._selector.register(
-                accepted, selectors.EVENT_READ, lambda _: self._receive_events(connection)
+                peer_socket, selectors.EVENT_READ, lambda _: self._receive_events(connection)
             )
 
     def _receive_events(self, connection: HookConnection) -> None:
@@ -113,10 +113,12 @@ class EventSocket:
             data, ancillary, _, _ = connection.socket.recvmsg(_RECEIVED_CHUNK_BYTES, 1024)
         except OSError:
             data, ancillary = b"", []
-        for level, kind, packed in ancillary:
+        for level, kind, packed_descriptors in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = memoryview(packed[: len(packed) // 4 * 4]).cast("i")
-                connection.descriptors.extend(numbers)
+                descriptors = memoryview(
+                    packed_descriptors[: len(packed_descriptors) // 4 * 4]
+                ).cast("i")
+                connection.descriptors.extend(descriptors)
         if not data:
             self._close_connection(connection)
             return
@@ -159,7 +161,7 @@ def _close_descriptors(connection: HookConnection) -> None:
 def peer_process_id(connection: HookConnection) -> int | None:
     """Return the id of the process that has connected; None if its namespace hides it.
 
-    In a namespace of its own, as in a sandbox, the process has another id for itself.
+    In a namespace of its own, such as a sandbox, the process sees another id for itself.
     """
     credentials = connection.socket.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size

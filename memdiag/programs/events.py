@@ -1,4 +1,4 @@
-"""The events that a recording receives: all of them, with their fields.
+"""All events that a recording receives, with their fields.
 
 An event is one line of JSON on the socket of the recorder: an object with the fields of its class,
 and its name in the field ``event``. The first event of a connection also has two fields for the
@@ -32,9 +32,8 @@ with this number as ``answers``, and with ``peak_rss_bytes``: the peak of the pr
 bytes. The peak is missing if the event was lost. ``xray`` has no number: its answer is a
 `control.XrayAnswer`.
 
-``create`` and ``stderr_filtered`` may come with two descriptors: the end of a pipe that is read, to
-which standard error of the process will go, and what was its standard error before, unless that was
-closed.
+``create`` and ``stderr_filtered`` may come with two descriptors: the reading end of a pipe to which
+standard error of the process will go, and its standard error until then, unless that was closed.
 """
 
 from collections.abc import Mapping
@@ -60,7 +59,7 @@ class Hello(BaseEvent, frozen=True, kw_only=True, tag="hello"):
     """A process introduces itself.
 
     Attributes:
-        forked_from: the process that it is a fork of, if that had sessions recorded; else None.
+        forked_from: the process that it was forked from, if that has recorded sessions; else None.
         sessions: the numbers of the sessions that it inherited from that process.
         onnxruntime: the version of onnxruntime.
         build: the distribution that provides it, such as onnxruntime-gpu.
@@ -81,7 +80,7 @@ class Hello(BaseEvent, frozen=True, kw_only=True, tag="hello"):
 
 
 class HookFailed(BaseEvent, frozen=True, kw_only=True, tag="hook_failed"):
-    """The hook has failed, so that sessions may be missing.
+    """The hook has failed, so sessions may be missing.
 
     Attributes:
         message: the error.
@@ -104,10 +103,10 @@ class SessionModelSource(Struct, frozen=True, kw_only=True):
     """Source of a session's model: a path or bytes.
 
     Attributes:
-        path: the path of the model; None if it is created from bytes.
+        path: the path of the model; None if the session is created from bytes.
         bytes: the number of these bytes; None for a path.
-        address: where they are in the memory of the process; None for a path.
-        digest: a hash of a part of them (`hook/creation.content_digest`); None for a path.
+        address: the address of the bytes in the memory of the process; None for a path.
+        digest: a hash of a part of the bytes (`hook/creation.sampled_digest`); None for a path.
     """
 
     path: str | None
@@ -126,7 +125,7 @@ class Create(SessionEvent, frozen=True, kw_only=True, tag="create"):
         config: the config entries that change memory.
         providers: the execution providers that the program asks for.
         threads: the numbers of intra-op and inter-op threads; 0 for the default.
-        severity: the severity from which on the session logs without memdiag (0 verbose to 4
+        severity: the lowest severity that the session would log without memdiag (0 verbose to 4
             fatal).
         logid: the logid that the program gave to the session.
     """
@@ -142,11 +141,11 @@ class Create(SessionEvent, frozen=True, kw_only=True, tag="create"):
 
 
 class Created(SessionEvent, frozen=True, kw_only=True, tag="created"):
-    """A creation has ended; with an error, only the first two fields are there.
+    """A creation has ended. After an error, it has only the first two fields.
 
     Attributes:
-        latency_s: seconds that it took.
-        error: its error; None if it succeeded.
+        latency_s: the duration of the creation in seconds.
+        error: the error; None if the creation succeeded.
         providers: the execution providers of the session.
         address: the address of the C++ object of the session.
         ran_meanwhile: the numbers of other sessions of the process that ran during the creation.
@@ -174,8 +173,8 @@ class ShapeRuns(Struct, frozen=True, array_like=True):
         shapes: the shapes.
         runs: the number of runs until now.
         total_s: the sum of their latencies in seconds.
-        min_s: the least latency.
-        max_s: the greatest latency.
+        min_s: the shortest latency in seconds.
+        max_s: the longest latency in seconds.
     """
 
     shapes: EventShapes
@@ -190,7 +189,7 @@ class RunCounts(SessionEvent, frozen=True, kw_only=True, tag="runs"):
 
     Attributes:
         runs: the counts, which replace earlier ones of the same shapes.
-        threads: the most threads that were seen in runs at once.
+        threads: the most threads that were in runs at the same time.
         last_run_age_s: seconds since the end of the last run.
         keeps_bytes: whether the session has the bytes from which it was created.
     """
@@ -207,7 +206,7 @@ class RaisedPeak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
     Attributes:
         shapes: the shapes of its inputs.
         peak_rss_bytes: the mark.
-        latency_s: seconds that the run took.
+        latency_s: the duration of the run in seconds.
     """
 
     shapes: EventShapes
@@ -216,13 +215,14 @@ class RaisedPeak(SessionEvent, frozen=True, kw_only=True, tag="peak"):
 
 
 class BetweenRuns(BaseEvent, frozen=True, kw_only=True, tag="between_runs"):
-    """The threads of the process wait between two runs, so that the memory can be read.
+    """The threads of the process wait between two runs so that the memory can be read.
 
     The answer also has ``wait_s``, the seconds until memdiag reads the memory again.
 
     Attributes:
         runs: the number of runs of all sessions until now.
-        largest_input: of the first run whose inputs had the most bytes; None if it is not known.
+        largest_input: the inputs of the first run whose inputs had the most bytes; None if not
+            known.
         alive: how many inputs and outputs of earlier runs are alive, and how many there were, by
             description, such as "output 'y'".
         kept_from: file, line and function of the callers of an earlier run whose value is still
@@ -231,7 +231,7 @@ class BetweenRuns(BaseEvent, frozen=True, kw_only=True, tag="between_runs"):
             values in bytes, by description.
         sizes: the mean bytes of the values of all runs until now, by description.
         runs_in_flight: the number of runs of other threads that are under way.
-        at_exit: whether the program ends: it may have dropped its values.
+        at_exit: whether the program is ending: it may have dropped its values already.
     """
 
     runs: int
@@ -253,11 +253,11 @@ class StderrFiltered(BaseEvent, frozen=True, kw_only=True, tag="stderr_filtered"
 
 
 class StderrRestored(BaseEvent, frozen=True, kw_only=True, tag="stderr_restored"):
-    """Standard error is as it was; the sender waits until what was in the pipe is written."""
+    """Standard error is restored. The sender waits until the contents of the pipe are written."""
 
 
 class Exit(BaseEvent, frozen=True, kw_only=True, tag="exit"):
-    """The process, or the recording in it, ends: it has sent the last counts of runs.
+    """The process, or the recording in it, ends. It has sent the last counts of runs.
 
     Attributes:
         process_ends: False if only the recording of the process ends.
@@ -270,7 +270,7 @@ class XrayRequest(BaseEvent, frozen=True, kw_only=True, tag="xray"):
     """A user asks for an X-ray of each process that uses onnxruntime.
 
     Attributes:
-        secret: as in the first event of each connection.
+        secret: the secret, as in the first event of each connection.
     """
 
     secret: str
@@ -300,7 +300,7 @@ def hook_event(fields: Mapping[str, Any]) -> HookEvent:
     Names of files may contain surrogates, which msgspec does not decode but converts.
 
     Raises:
-        msgspec.ValidationError: there is no such event, or a field is missing or has another type.
+        msgspec.ValidationError: there is no such event, or a field is missing or has a wrong type.
     """
     event: HookEvent = convert(fields, HookEvent)
     return event

@@ -1,4 +1,4 @@
-"""The end of a program that memdiag started: as Ctrl-C ends it, and by force if it goes on."""
+"""The end of a program that memdiag started: by SIGINT like Ctrl-C, and by force if it goes on."""
 
 import os
 import signal
@@ -17,9 +17,9 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 class ProgramInterrupt:
     """Ends process `root` and the processes below it in three steps.
 
-    SIGINT reaches the processes that Ctrl-C reaches: all in the process group of this process, and
-    `root` in any case. A program may ignore it, as programs started by ``command &`` in a script
-    do: SIGTERM follows after `GRACE_S`, and SIGKILL after another `GRACE_S`.
+    SIGINT reaches the processes that Ctrl-C reaches: all processes in the process group of this
+    one, and `root` in any case. A program may ignore it, as programs started by ``command &`` in a
+    script do: SIGTERM follows after `GRACE_S`, and SIGKILL after another `GRACE_S`.
 
     Args:
         root: the process.
@@ -29,7 +29,7 @@ class ProgramInterrupt:
     def __init__(self, root: int, on_wait: OnWait) -> None:
         self._root = root
         self._on_wait = on_wait
-        self._is_noticed = True
+        self._has_reported = True
         self._pending = list(_ENDING_SIGNALS)
         self._due_s = 0.0
 
@@ -46,20 +46,20 @@ class ProgramInterrupt:
             return
         number = self._pending.pop(0)
         self._due_s = now_s + GRACE_S
-        self._is_noticed = False
+        self._has_reported = False
         group = os.getpgrp()
         for pid in list(descendants(self._root)):
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 if pid == self._root or os.getpgid(pid) == group:
                     os.kill(pid, number)
 
     def _report_wait(self, now_s: float) -> None:
         """Report once for each signal that the program goes on after it."""
-        if self._is_noticed or now_s < self._due_s - GRACE_S + NOTICE_S:
+        if self._has_reported or now_s < self._due_s - GRACE_S + NOTICE_S:
             return
-        self._is_noticed = True
-        sent = _ENDING_SIGNALS[len(_ENDING_SIGNALS) - len(self._pending) - 1]
+        self._has_reported = True
+        sent_signal = _ENDING_SIGNALS[len(_ENDING_SIGNALS) - len(self._pending) - 1]
         self._on_wait(
-            f"the program goes on after {sent.name}; {self._pending[0].name} follows in"
+            f"the program goes on after {sent_signal.name}; {self._pending[0].name} follows in"
             f" {self._due_s - now_s:.0f} s."
         )

@@ -26,7 +26,7 @@ class SessionLog(NamedTuple):
     """Severity and logid by which the log of a session is filtered.
 
     Attributes:
-        severity: lines below it were not logged without memdiag (0 verbose to 4 fatal).
+        severity: lines below it would not be logged without memdiag (0 verbose to 4 fatal).
         logid: the logid that the program gave to the session.
     """
 
@@ -37,8 +37,8 @@ class SessionLog(NamedTuple):
 class LogFilter:
     """Takes the log lines of recorded sessions out of a stream of bytes.
 
-    Lines that the session would also have logged without memdiag stay in, with the program's own
-    logid. All other bytes stay as they are; an unfinished line is kept back only as long as it may
+    Lines that the session would also have logged without memdiag stay, with the program's own
+    logid. All other bytes stay as they are. An unfinished line is held back only as long as it may
     become a log line.
     """
 
@@ -49,30 +49,30 @@ class LogFilter:
         self, data: bytes, logs: Mapping[int, SessionLog]
     ) -> tuple[bytes, list[tuple[int, bytes]]]:
         """Return the bytes to pass on, and the log lines with the numbers of their sessions."""
-        *lines, rest = (self._pending + data).split(b"\n")
-        passed = bytearray()
-        marked = []
+        *lines, unfinished_line = (self._pending + data).split(b"\n")
+        passed_bytes = bytearray()
+        session_lines = []
         for line in lines:
             match = _VERBOSE_LOG_LINE.search(line)  # after an unfinished line of another thread
             session = int(match["session"]) if match else 0
             if match is None or session not in logs:
-                passed += line + b"\n"
+                passed_bytes += line + b"\n"
                 continue
-            passed += line[: match.start()]
-            marked.append((session, line[match.start() :]))
+            passed_bytes += line[: match.start()]
+            session_lines.append((session, line[match.start() :]))
             log = logs[session]
             if _SEVERITY_LETTERS.index(match["severity"]) >= log.severity:
                 head = b"[%s:%s:%s" % (match["severity"], match["category"], log.logid.encode())
-                passed += match["before"] + head + line[match.end() :] + b"\n"
-        start = _log_start(rest)
-        passed += rest[:start]
-        self._pending = rest[start:]
-        return bytes(passed), marked
+                passed_bytes += match["before"] + head + line[match.end() :] + b"\n"
+        start = _log_start(unfinished_line)
+        passed_bytes += unfinished_line[:start]
+        self._pending = unfinished_line[start:]
+        return bytes(passed_bytes), session_lines
 
     def finish(self) -> bytes:
-        """Return the bytes that were kept back."""
-        rest, self._pending = self._pending, b""
-        return rest
+        """Return the bytes that were held back."""
+        pending, self._pending = self._pending, b""
+        return pending
 
 
 def _log_start(line: bytes) -> int:

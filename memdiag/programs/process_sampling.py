@@ -19,7 +19,7 @@ class ProcessSampling:
         program: the processes and their samples are added to it.
         period_s: seconds between samples while no session is created or run for the first time.
         ignored: the ids of processes that are not recorded.
-        on_end: is called with each process that has ended.
+        on_end: called with each process that has ended.
 
     Attributes:
         sampled_s: the time of the last sample.
@@ -40,10 +40,7 @@ class ProcessSampling:
         self.sampled_s = 0.0
 
     def watch(self, pid: int) -> RecordedProcess | None:
-        """Return process `pid`, from now on among those that are recorded.
-
-        None if it has ended or is ignored.
-        """
+        """Record process `pid` from now on, and return it; None if it has ended or is ignored."""
         program = self._program
         if pid in program.live:
             return program.live[pid]
@@ -75,23 +72,23 @@ class ProcessSampling:
 
     @property
     def period_s(self) -> float:
-        """The seconds between samples at present."""
+        """The current seconds between samples."""
         return CREATION_SAMPLE_S if self._program.is_busy else self._period_s
 
     def sample_if_late(self) -> None:
-        """Take a sample if the last one is a period ago (the period between creations)."""
+        """Take a sample if the last one is older than the period between creations."""
         now_s = self._program.now_s()
         if now_s >= self.sampled_s + self._period_s:
             self.sample(now_s)
 
     def sample(self, now_s: float) -> None:
-        """Take a sample of each process, and notice those that have ended."""
+        """Take a sample of each process, and notice processes that have ended."""
         program = self._program
         self.sampled_s = now_s
-        total = 0
+        total_rss_bytes = 0
         for process in list(program.live.values()):
             try:
-                total += process.sample(now_s)
+                total_rss_bytes += process.sample(now_s)
             except ProcessGone:
                 process.end(now_s)
                 del program.live[process.pid]
@@ -100,5 +97,5 @@ class ProcessSampling:
                 program.unread[process.pid] = error.strerror or str(error)
         if not program.live:
             return
-        program.total_rss.add(now_s, MemoryReading(total, None, None))
-        program.peak_rss_bytes = max(program.peak_rss_bytes, total)
+        program.total_rss.add(now_s, MemoryReading(total_rss_bytes, None, None))
+        program.peak_rss_bytes = max(program.peak_rss_bytes, total_rss_bytes)

@@ -16,8 +16,8 @@ PROPORTIONAL_S = 1.0
 MAX_PROPORTIONAL_SHARE = 0.01
 MAX_PEAK_SHARE = 0.05
 """CPU time that may be spent on reading proportional sets, as a share of the time: usually, and
-while the memory is above that at all readings before. A reading takes much longer than its CPU time
-where other programs use the CPUs; waiting costs nobody anything."""
+while the memory is above all earlier readings. If other programs use the CPUs, a reading takes much
+longer than its CPU time; waiting costs nothing."""
 
 MIN_PROPORTIONAL_PEAK_GROWTH = 1.01
 
@@ -25,9 +25,9 @@ MIN_PROPORTIONAL_GROWTH = 1.1
 MIN_PROPORTIONAL_GROWTH_BYTES = 32 << 20
 GROWTH_PROPORTIONAL_S = 0.02
 MAX_GROWTH_PROPORTIONAL_S = 0.1
-"""Proportional sets are also read when the memory is 10 % and 32 MiB above that at the reading
-before: the peak of a short program is otherwise missed. These readings are 20 ms apart or more, and
-take 100 ms of CPU time in all."""
+"""Proportional sets are also read when the memory is 10 % and 32 MiB above the reading before:
+otherwise the peak of a short program is missed. These readings are at least 20 ms apart, and take
+100 ms of CPU time in all."""
 
 
 class ProportionalSets:
@@ -66,7 +66,7 @@ class ProportionalSets:
         return self._end_s + max(self._period_s, self._cpu_s / share)
 
     def read(self, now_s: float) -> None:
-        """Read the proportional sets, and what else takes long and is known by files in /proc."""
+        """Read the proportional sets, and other facts in /proc that take long to read."""
         program = self._program
         began_s = time.thread_time()
         self._is_first = False
@@ -80,27 +80,27 @@ class ProportionalSets:
 
     def _has_grown(self, now_s: float) -> bool:
         """Return whether the memory has grown so much that proportional sets must be read."""
-        before = self._program.proportional_rss_bytes
+        earlier_bytes = self._program.proportional_rss_bytes
         rss_bytes = self._program.rss_bytes
         return (
-            rss_bytes >= MIN_PROPORTIONAL_GROWTH * before
-            and rss_bytes >= before + MIN_PROPORTIONAL_GROWTH_BYTES
+            rss_bytes >= MIN_PROPORTIONAL_GROWTH * earlier_bytes
+            and rss_bytes >= earlier_bytes + MIN_PROPORTIONAL_GROWTH_BYTES
             and now_s >= self._end_s + GROWTH_PROPORTIONAL_S
             and self._growth_cpu_s < MAX_GROWTH_PROPORTIONAL_S
         )
 
     def _add_reading(self, now_s: float) -> None:
         program = self._program
-        pss = swap = 0
+        pss_bytes = swap_bytes = 0
         for process in list(program.live.values()):
             memory = proportional_memory(process.pid)
             self._sampling.sample_if_late()  # a reading takes up to 0.1 s on a busy machine
             if memory is not None:
                 process.add_pss(now_s, memory.pss_bytes)
-                pss += memory.pss_bytes
-                swap += memory.swap_bytes
-        if pss:
-            program.proportional.append((now_s, pss, swap))
+                pss_bytes += memory.pss_bytes
+                swap_bytes += memory.swap_bytes
+        if pss_bytes:
+            program.proportional.append((now_s, pss_bytes, swap_bytes))
         program.proportional_rss_bytes = program.rss_bytes
         self._examined_rss_bytes = max(self._examined_rss_bytes, program.rss_bytes)
         self._end_s = program.now_s()

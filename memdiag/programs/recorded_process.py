@@ -36,9 +36,9 @@ class RecordedProcess:
             `local_sessions`.
         cpus_allowed: the CPUs that it may use; None if that is not known.
         runtime: the onnxruntime that was found in it from outside; None if it was not searched for.
-        early_runtime: the same, found when its memory had grown; it may be one that the hook has
-            yet to report, and becomes `runtime` at the end of the process.
-        searched_rss_bytes: the resident set when that was last searched for.
+        early_runtime: the onnxruntime that was found when its memory had grown. The hook may yet
+            report it; otherwise it becomes `runtime` at the end of the process.
+        searched_rss_bytes: the resident set when `early_runtime` was last searched for.
         models: names of models that were found from outside, and whether it is certain that the
             process uses them.
         has_hook: whether its hook has noticed an import of onnxruntime.
@@ -50,8 +50,8 @@ class RecordedProcess:
         exit_rss_bytes: the resident set at that moment; None if it is not known.
         alive_values: how many inputs and outputs of earlier runs are alive, and how many there
             were, by description; empty if they are not tracked.
-        largest_input: of the run whose inputs had the most bytes; None if it is not known or not
-            tracked.
+        largest_input: the inputs of the run whose inputs had the most bytes; None if they are not
+            known or not tracked.
         value_starts: the first bytes of values of an earlier run in hexadecimal, and their sizes in
             bytes, by description.
         value_bytes: the mean bytes of the values of all runs, by description.
@@ -60,7 +60,7 @@ class RecordedProcess:
         handles_sigterm: whether it has had a handler for SIGTERM, as a server has.
 
     Raises:
-        ProcessGone: it has ended.
+        ProcessGone: the process has ended.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RecordedProcess:
 
     @property
     def uncertain_models(self) -> list[str]:
-        """The models that it may use: some of their weights are in its memory."""
+        """The models that it may use, since some of their weights are in its memory."""
         return sorted(name for name, is_used in self.models.items() if not is_used)
 
     @property
@@ -152,20 +152,24 @@ class RecordedProcess:
     @property
     def inherited_sessions(self) -> list[RecordedSession]:
         """The sessions of the process that it was forked from, which it has in its memory."""
-        return [each.session for each in self.inherited.values() if not each.is_released]
+        return [
+            inheritance.session
+            for inheritance in self.inherited.values()
+            if not inheritance.is_released
+        ]
 
     @property
     def has_sessions(self) -> bool:
-        """Whether it has a session that it created, or has run one that it inherited.
+        """Whether it has a session that it created, or has run a session that it inherited.
 
-        A fork that runs no session shares the memory of those that it inherited.
+        A fork that runs no session shares the memory of the sessions that it inherited.
         """
         inherited = self.inherited.values()
         return bool(self.live_sessions) or any(session.is_used for session in inherited)
 
     def introduce(self, hello: events.Hello, parent: RecordedProcess | None) -> None:
         """Store the hook's description of the process; `parent` is the process that was forked."""
-        # At first it may have been a fork of its parent that had not started the program yet.
+        # At first the process may have been a fork that had not started the program yet.
         self.info = process_info(self.pid) or self.info
         self.has_hook = True
         self.onnxruntime, self.build = hello.onnxruntime, hello.build
@@ -173,12 +177,14 @@ class RecordedProcess:
         self.telemetry = hello.telemetry
         self.executable, self.import_path = hello.executable, hello.import_path
         if parent is not None:
-            earlier = {local: inherited.session for local, inherited in parent.inherited.items()}
-            known = {**earlier, **parent.local_sessions}
+            inherited_by_number = {
+                number: inherited.session for number, inherited in parent.inherited.items()
+            }
+            session_by_number = {**inherited_by_number, **parent.local_sessions}
             self.inherited = {
-                local: SessionInheritance(known[local])
-                for local in hello.sessions
-                if local in known
+                number: SessionInheritance(session_by_number[number])
+                for number in hello.sessions
+                if number in session_by_number
             }
 
     def forget_sessions(self, now_s: float) -> None:
@@ -215,7 +221,9 @@ class RecordedProcess:
         return reading.rss_bytes
 
     def read_peak(self) -> None:
-        """Raise the peak to the high-water mark since the start, which must not be reset.
+        """Raise the peak to the high-water mark since the start of the process.
+
+        The mark must not have been reset.
 
         Raises:
             ProcessGone: it has ended.
@@ -225,7 +233,7 @@ class RecordedProcess:
 
     @property
     def earlier_peak_rss_bytes(self) -> int | None:
-        """The kernel's high-water mark at the start, where it is not reset; None otherwise."""
+        """The kernel's high-water mark at the start, in bytes; None if the mark may be reset."""
         return self._observer.first_mark_bytes
 
     def add_pss(self, now_s: float, pss_bytes: int) -> None:
@@ -242,7 +250,7 @@ class RecordedProcess:
         self.cpus_allowed = cpus_allowed(self.pid)
 
     def before_creation(self, now_s: float) -> BeforeCreation:
-        """Return what must be read while the process waits to create a session.
+        """Return the facts that must be read while the process waits to create a session.
 
         Raises:
             ProcessGone: it has ended.
@@ -252,7 +260,7 @@ class RecordedProcess:
     def boundary(self, now_s: float, session: RecordedSession | None) -> SpanBoundary:
         """Return the memory now, and the high-water mark since the last boundary of `session`.
 
-        The kernel has one mark for the process: other active sessions get it at their next
+        The kernel has one mark for the process, so other active sessions get it at their next
         boundary.
 
         Raises:

@@ -11,13 +11,13 @@ from memdiag.runner.sample_timeline import SampleTimeline
 from memdiag.system.group_memory import GroupWatch
 
 MAX_CURRENT_CHANGE = 0.01
-"""Share by which the resident set may have changed since a current proportional set was read."""
+"""A proportional set is current if the resident set has changed by at most this share since."""
 
 
 class RecordedProgram:
-    """A program, as far as it was recorded. The parts of the recorder read it and add to it.
+    """The recorded data of a program. The parts of the recorder read it and add to it.
 
-    All times are seconds since it was made.
+    All times are seconds since this object was made.
 
     Args:
         models: the models of processes without the hook; None to find them by their files.
@@ -40,9 +40,10 @@ class RecordedProgram:
         end_waits: start and end of the times in which processes waited at their end for their
             X-rays, or in which X-rays were taken after a process was watched.
         watched_s: seconds for which a process was watched; None before the end, and for programs.
-        notes: what the reader of the recording must know.
+        notes: sentences that the reader of the recording must know.
         group: the control group of the first process.
-        cpu_quota: the CPUs that its control groups allow; None without a limit.
+        cpu_quota: the CPUs that the control groups of the first process allow; None without a
+            limit.
     """
 
     def __init__(self, *, models: Sequence[Path] | None = None, earlier_sessions: int = 0) -> None:
@@ -83,7 +84,7 @@ class RecordedProgram:
 
     @property
     def current_pss_bytes(self) -> int | None:
-        """The last proportional set, if it still belongs to the resident set; None otherwise."""
+        """The last proportional set in bytes, if it is current; None otherwise."""
         change = abs(self.rss_bytes - self.proportional_rss_bytes)
         if not self.proportional or change > MAX_CURRENT_CHANGE * self.rss_bytes:
             return None
@@ -101,7 +102,7 @@ class RecordedProgram:
 
     @property
     def live_with_onnxruntime(self) -> list[RecordedProcess]:
-        """The live processes with sessions, and those that use onnxruntime without the hook."""
+        """The live processes that have sessions, or use onnxruntime without the hook."""
         return [
             process for process in self.live.values() if process.has_sessions or process.unrecorded
         ]

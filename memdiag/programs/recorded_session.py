@@ -26,7 +26,7 @@ class RecordedSession:
         before: the process at the start of the creation.
 
     Attributes:
-        rss_before_bytes: the resident set of the process then.
+        rss_before_bytes: the resident set of the process at the start of the creation.
         keeps_bytes: whether it has the bytes from which it was created.
     """
 
@@ -72,7 +72,10 @@ class RecordedSession:
 
     @property
     def kept_bytes(self) -> range:
-        """Where the bytes are that it was created from, and keeps without need; else empty."""
+        """The addresses of the bytes from which it was created, if it keeps them without need.
+
+        Empty otherwise.
+        """
         model, config = self.description.model, self.description.config
         is_used = config.get(ORT_BYTES_OPTION) == "1"
         start, size = model.address or 0, model.bytes or 0
@@ -92,12 +95,12 @@ class RecordedSession:
         self.providers = event.providers
         self.address = event.address
         threads = thread_count(self.process.pid)
-        # Threads of sessions that are created at once cannot be assigned to one of them.
+        # Threads of sessions that are created at the same time cannot be assigned to a session.
         if threads is not None and self._threads_before is not None and not self.shared_with:
             self.started_threads = max(0, threads - self._threads_before)
-        for local in event.ran_meanwhile:
-            if local in self.process.local_sessions:
-                self.shared_with.add(self.process.local_sessions[local].number)
+        for local_number in event.ran_meanwhile:
+            if local_number in self.process.local_sessions:
+                self.shared_with.add(self.process.local_sessions[local_number].number)
         self._leave_phase(now_s)
 
     def start_first_run(self, now_s: float) -> None:
@@ -129,9 +132,9 @@ class RecordedSession:
         self.released_s = now_s
 
     def finished_phases(self) -> tuple[Phase, ...]:
-        """Return the phases; a phase that was open when the process ended, ends there."""
-        last = self.process.timeline.last
-        memory = UNKNOWN_MEMORY if last is None else last.memory
+        """Return the phases. A phase that was open when the process ended has its end there."""
+        last_sample = self.process.timeline.last
+        memory = UNKNOWN_MEMORY if last_sample is None else last_sample.memory
         ended_s = self.process.ended_s or self.created_s
         self.phases.finish(ended_s, SpanBoundary(memory, None))
         return tuple(phase for phase in self.phases.phases() if phase.name != "start")
@@ -170,6 +173,6 @@ class RecordedSession:
         self.process.active.append(self)
 
     def _leave_phase(self, now_s: float) -> None:
-        """End the open span; what follows belongs to no phase."""
+        """End the open span. The time after it belongs to no phase."""
         self.phases.start_span("outside", "start", now_s, self.process.boundary(now_s, self))
         self.process.active.remove(self)

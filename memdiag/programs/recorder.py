@@ -1,4 +1,4 @@
-"""Recording of a program from outside: events of its hook, memory of its processes."""
+"""Recording of a program from outside: events of its hook, and the memory of its processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from memdiag.units import format_duration
 STARTUP_FOLDER: Final = Path(__file__).parent / "hook" / "startup"
 
 TREE_S = 0.1
-"""Seconds between two looks for new processes, and the longest wait in a step."""
+"""Seconds between two searches for new processes, and the longest wait in a step."""
 
 LAST_PROCESSES_S = 1.0
 """Seconds to wait for other processes to end after the program has ended."""
@@ -53,7 +53,7 @@ class Recorder(RecordedProgram):
     """Records the processes of a program, and the sessions in them.
 
     Call `run` after the program was started with `environment`, or `watch` for a process that was
-    started without it. What was recorded is in the attributes of `RecordedProgram`.
+    started without it. The recorded data is in the attributes of `RecordedProgram`.
 
     Args:
         takes_xray: take an X-ray of each process with sessions at its end, and at peaks that last.
@@ -151,7 +151,7 @@ class Recorder(RecordedProgram):
             has_ended()  # it handles signals
             if on_progress is not None:
                 on_progress(self)
-        # What the last processes have sent.
+        # Handle what the last processes have sent.
         while self._handle_input(0):
             pass
         self.notes += unread_note(self)
@@ -194,17 +194,17 @@ class Recorder(RecordedProgram):
 
     def wait_for_xrays(
         self,
-        stops: Callable[[], bool],
+        is_stopped: Callable[[], bool],
         on_progress: Callable[[Recorder], None] | None = None,
     ) -> None:
-        """Wait until all X-rays of a watched process are there, or `stops` returns True.
+        """Wait until all X-rays of a watched process are complete, or `is_stopped` returns True.
 
-        Which models the processes use is noted then, since X-rays prove it.
+        Then the models that the processes use are noted, since X-rays prove them.
         """
         if self.pending_xrays:
             # Models were searched for before the X-rays.
             began_s = self.now_s() if self.watched_s is None else self.watched_s
-            while self.pending_xrays and not stops():
+            while self.pending_xrays and not is_stopped():
                 self._handle_input(TREE_S)
                 if on_progress is not None:
                     on_progress(self)
@@ -222,7 +222,8 @@ class Recorder(RecordedProgram):
         if now_s >= self._tree_s + max(TREE_S, self._period_s):
             self._tree_s = now_s
             self._sampling.watch_tree(root)
-            if not self.is_watched_only:  # the models of these are found as well, which takes long
+            # In watched processes models are also searched for, which takes long.
+            if not self.is_watched_only:
                 for process in self.live.values():
                     find_runtime_if_grown(process)
                     if process.has_sessions:
@@ -230,7 +231,7 @@ class Recorder(RecordedProgram):
             if self._takes_xray:
                 self._peak_xrays.step(now_s)
         self._end_xrays.interrupt_late(now_s)
-        # Nearly due is due: the next wait would be short.
+        # A sample that is nearly due is taken, too: the next wait would be short.
         if now_s >= self._sampling.sampled_s + period_s - min(period_s, SAMPLE_S) / 2:
             self._sampling.sample(now_s)
             self.group.update(now_s)
@@ -242,10 +243,10 @@ class Recorder(RecordedProgram):
         self.cpu_quota = cpu_quota(root)
 
     def _handle_input(self, timeout_s: float) -> bool:
-        """Handle what has arrived, and return whether there was anything."""
+        """Handle the input that has arrived, and return whether there was any."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
-            # An earlier handler may have closed it.
+            # An earlier handler may have closed the file.
             if key.fileobj in self._selector.get_map():
                 key.data(key.fileobj)
         return bool(ready)
@@ -255,7 +256,7 @@ class Recorder(RecordedProgram):
     ) -> None:
         """Start an X-ray of each process that uses onnxruntime.
 
-        At the end of the last one, `when_done` is called with the number of processes.
+        At the end of the last X-ray, `when_done` is called with the number of processes.
         """
         self._xrays.start_all(reason, when_done)
 
@@ -269,10 +270,10 @@ class Recorder(RecordedProgram):
         self._end_xrays.program_is_stopping()
 
     def skip_end_xrays(self) -> None:
-        """Take no X-rays at the ends of processes any more, and end those under way."""
+        """Take no more X-rays at the ends of processes, and end the X-rays under way."""
         self._end_xrays.skip()
 
     @property
     def end_wait(self) -> EndWait | None:
-        """The wait of processes at their end; None if none waits now."""
+        """The wait of processes at their end; None if no process waits now."""
         return self._end_xrays.wait

@@ -32,9 +32,10 @@ class RecordingPart(Record, frozen=True, kw_only=True):
     Attributes:
         sessions: the sessions that were created; failed creations are left out.
         peak_rss_bytes: the largest sum of the resident sets of all processes.
-        peak_sessions: the numbers of the sessions that were created or run for the first time then.
+        peak_sessions: the numbers of the sessions that were being created or run for the first time
+            at that moment.
         peak_run: the later run that raised the high-water mark of its process to the largest size;
-            None if none did.
+            None if no run did.
     """
 
     sessions: tuple[PartSession, ...]

@@ -1,4 +1,4 @@
-"""A pause of processes between two runs, in which their memory is read: for ``memdiag leak``."""
+"""A pause of processes between two runs, in which ``memdiag leak`` reads their memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class RunPause:
     """A pause of a process between two runs, at most once a period, in which its memory is read.
 
     Attributes:
-        period_s: the seconds between two waits.
-        read: is called with the process, the seconds since the start of the recording, and the
-            event of the process that waits. It returns the seconds until the next reading.
+        period_s: the seconds between two pauses.
+        read: called with the process, the seconds since the start of the recording, and the event
+            of the process that waits. It returns the seconds until the next reading.
     """
 
     period_s: float
@@ -23,5 +23,5 @@ class RunPause:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that has the hook wait."""
+        """The environment variable that tells the hook to pause."""
         return {PAUSE_PERIOD: str(self.period_s)}

@@ -1,4 +1,4 @@
-"""Models from bytes that are files which the program has loaded by their path as well."""
+"""Models from bytes that are equal to files that the program has also loaded by path."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from memdiag.regular_files import open_regular
 
 
 def files_of_bytes(models: Iterable[SessionModelSource]) -> dict[str, str]:
-    """Return the path of the file with the same content by the digest of models from bytes.
+    """Return the path of the file with the same content, by the digest of a model from bytes.
 
     Only files with the length of a model from bytes are read. Models with external data are left
     out: the same bytes may refer to other data in another folder.
@@ -21,11 +21,11 @@ def files_of_bytes(models: Iterable[SessionModelSource]) -> dict[str, str]:
     Args:
         models: the path, or the length and the digest, of each model, as the hook reports them.
     """
-    described = list(models)
-    digests = {model.digest for model in described if model.path is None}
-    lengths = {model.bytes for model in described if model.path is None}
+    model_list = list(models)
+    digests = {model.digest for model in model_list if model.path is None}
+    lengths = {model.bytes for model in model_list if model.path is None}
     paths = {}
-    for path in dict.fromkeys(model.path for model in described if model.path is not None):
+    for path in dict.fromkeys(model.path for model in model_list if model.path is not None):
         with suppress(OSError, ModelError):
             digest = _hook_digest(path) if os.stat(path).st_size in lengths else None
             if digest is not None and digest in digests:
@@ -34,7 +34,8 @@ def files_of_bytes(models: Iterable[SessionModelSource]) -> dict[str, str]:
 
 
 def _hook_digest(path: str) -> str | None:
-    """Return the digest that the hook has of a model from these bytes; None with external data.
+    """Return the digest that the hook computes for these bytes; None for a model with external
+    data.
 
     Raises:
         ModelError, OSError: the file cannot be read.

@@ -14,8 +14,8 @@ from memdiag.units import counted, format_size, some_of
 K = TypeVar("K", bound=Hashable)
 
 MIN_TOGETHER_S = 1.0
-"""Seconds that two sessions must be alive together: a program that replaces a session has both for
-a moment."""
+"""Seconds that two sessions must be alive together: a program that replaces a session has the old
+and the new one for a moment."""
 
 SHRINKAGE_CODE = (
     'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("memory.enable_memory_arena_shrinkage",'
@@ -28,7 +28,7 @@ def created_sessions(recording: ProgramRun) -> list[ProgramSession]:
     """Return the sessions whose creation succeeded, in the order of their creation."""
     return sorted(
         (session for session in recording.sessions if session.providers),
-        key=lambda each: each.created_s,
+        key=lambda session: session.created_s,
     )
 
 
@@ -51,14 +51,15 @@ def model_name(session: ProgramSession) -> str:
 
 
 def model_names(sessions: Iterable[ProgramSession]) -> str:
-    """Return the names of the models of `sessions`, each once, and how many more there are."""
+    """Return the different names of the models of `sessions`: the first ones, and how many more
+    there are."""
     return some_of(list(dict.fromkeys(map(model_name, sessions))))
 
 
 def creation_site(session: ProgramSession) -> str:
     """Return where the session was created: ``ocr/main.py:70 (called from app.py:5)``."""
-    called = f" (called from {session.called_from})" if session.called_from else ""
-    return f"{session.created_at}{called}"
+    caller_clause = f" (called from {session.called_from})" if session.called_from else ""
+    return f"{session.created_at}{caller_clause}"
 
 
 def creation_sites(sessions: Iterable[ProgramSession]) -> str:
@@ -66,26 +67,29 @@ def creation_sites(sessions: Iterable[ProgramSession]) -> str:
     return some_of(list(dict.fromkeys(map(creation_site, sessions))))
 
 
-def process_ids(found: Iterable[ProgramSession | ProcessXray]) -> str:
-    """Return the processes of `found`: ``process 12``, or ``processes 12, 13 and 5 more``."""
-    pids = list(dict.fromkeys(str(each.pid) for each in found))
+def process_ids(sessions_or_xrays: Iterable[ProgramSession | ProcessXray]) -> str:
+    """Return the processes of `sessions_or_xrays`.
+
+    For instance ``process 12``, or ``processes 12, 13 and 5 more``.
+    """
+    pids = list(dict.fromkeys(str(session_or_xray.pid) for session_or_xray in sessions_or_xrays))
     return f"process{'es' if len(pids) > 1 else ''} {some_of(pids)}"
 
 
-def same_model_and_line(sessions: Iterable[ProgramSession]) -> list[list[ProgramSession]]:
+def sessions_by_model_and_line(sessions: Iterable[ProgramSession]) -> list[list[ProgramSession]]:
     """Return the sessions of the same model that the same line created together."""
-    return sessions_by_key(sessions, lambda each: (each.model_key, each.created_at))
+    return sessions_by_key(sessions, lambda session: (session.model_key, session.created_at))
 
 
 def described_sessions(sessions: Sequence[ProgramSession]) -> str:
-    """Return ``2 sessions of a.onnx, created at app.py:7 in process 12`` for `sessions` of a line.
+    """Return `sessions` as text: ``2 sessions of a.onnx, created at app.py:7 in process 12``.
 
     The sessions have the same model and were created by the same line.
     """
-    first = sessions[0]
+    first_session = sessions[0]
     return (
-        f"{counted(len(sessions), 'session')} of {model_name(first)}, created at"
-        f" {creation_site(first)} in"
+        f"{counted(len(sessions), 'session')} of {model_name(first_session)}, created at"
+        f" {creation_site(first_session)} in"
         f" {process_ids(sessions)}"
     )
 
@@ -101,9 +105,10 @@ def session_ready_s(session: ProgramSession) -> float:
 
 
 def session_end_s(recording: ProgramRun, session: ProgramSession) -> float:
-    """Return the release of the session, or the end of its process or of the recording.
+    """Return the end of the session in seconds since the start of the recording.
 
-    A process that waits at its end for its X-ray has ended before.
+    This is its release, or else the end of its process or of the recording. For a process that
+    waits at its end for its X-ray, the end is the start of that wait.
     """
     if session.released_s is not None:
         return session.released_s
@@ -115,7 +120,7 @@ def session_end_s(recording: ProgramRun, session: ProgramSession) -> float:
 
 
 def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
-    """Return the most sessions that were alive at the same time: at least one, if there are any."""
+    """Return the most sessions that were alive at the same time: at least one if there are any."""
     ends = {
         session.number: inf
         if session.released_s is None
@@ -126,16 +131,19 @@ def alive_together(sessions: Sequence[ProgramSession]) -> list[ProgramSession]:
         [(session_ready_s(session), 1) for session in sessions]
         + [(end, -1) for end in ends.values()]
     )
-    alive = max_alive = 0
+    alive_count = max_alive_count = 0
     max_alive_s = 0.0
     for at_s, change in events:
-        alive += change
-        if alive > max_alive:
-            max_alive, max_alive_s = alive, at_s
-    together = [
-        other for other in sessions if session_ready_s(other) <= max_alive_s < ends[other.number]
+        alive_count += change
+        if alive_count > max_alive_count:
+            max_alive_count, max_alive_s = alive_count, at_s
+    sessions_together = [
+        session
+        for session in sessions
+        if session_ready_s(session) <= max_alive_s < ends[session.number]
     ]
-    return together or list(sessions[:1])  # where each was released as soon as it had run
+    # It is empty if each session was released as soon as it had run.
+    return sessions_together or list(sessions[:1])
 
 
 def private_weight_bytes(session: ProgramSession) -> int | None:
@@ -151,18 +159,21 @@ def slack_bytes(session: ProgramSession) -> int | None:
     return None if session.memory is None else session.memory.resident_slack_bytes
 
 
-def reserved_text(reserved: int, resident: int) -> str:
-    """Return `` (of 2.01 GiB reserved addresses)`` if more than is resident; else nothing."""
-    text = format_size(reserved)
-    if reserved <= resident or text == format_size(resident):
+def reserved_text(reserved_bytes: int, resident_bytes: int) -> str:
+    """Return `` (of 2.01 GiB reserved addresses)`` if more bytes are reserved than resident.
+
+    Empty otherwise.
+    """
+    text = format_size(reserved_bytes)
+    if reserved_bytes <= resident_bytes or text == format_size(resident_bytes):
         return ""
     return f" (of {text} reserved addresses)"
 
 
 def kept_bytes(session: ProgramSession) -> int | None:
-    """Return the growth of private memory during the creation; None if unknown.
+    """Return the growth of private memory during the creation in bytes; None if unknown.
 
-    It is unknown too if other sessions were created or ran at the same time.
+    It is also unknown if other sessions were created or ran at the same time.
     """
     phases = [phase for phase in session.phases if phase.name not in RUN_PHASES]
     if not phases or session.shared_with:
@@ -174,10 +185,10 @@ def kept_bytes(session: ProgramSession) -> int | None:
 def session_bytes(session: ProgramSession) -> int | None:
     """Return the bytes that the process would not need without the session; None if unknown.
 
-    The bytes that it was created from are a part of them if it keeps them. Weights can be in the
-    arena, so that the larger of both is counted. Without an X-ray they are an estimate (see
-    `size_text`): the private memory that the creation kept, or the bytes of the model's weights if
-    these are more.
+    If the session keeps the bytes that it was created from, they are included. Weights can be in
+    the arena, so the larger one of weights and used arena is counted. Without an X-ray the weights
+    are an estimate (see `size_text`): the private memory that the creation kept, or the bytes of
+    the model's weights if these are more.
     """
     memory = session.memory
     weights = private_weight_bytes(session)
@@ -197,38 +208,42 @@ def _kept_source_bytes(session: ProgramSession) -> int:
 def total_session_bytes(sessions: Iterable[ProgramSession]) -> int | None:
     """Return the bytes of all the sessions; None if they are unknown for one of them.
 
-    Several may keep the same bytes of their model.
+    Bytes of a model that several sessions keep are counted once.
     """
-    total = 0
-    kept: set[tuple[int, int | None]] = set()
+    total_bytes = 0
+    counted_places: set[tuple[int, int | None]] = set()
     for session in sessions:
         size = session_bytes(session)
         if size is None:
             return None
         place = (session.pid, session.model.address)
-        total += size - (_kept_source_bytes(session) if place in kept else 0)
+        total_bytes += size - (_kept_source_bytes(session) if place in counted_places else 0)
         if session.model.is_kept:
-            kept.add(place)
-    return total
+            counted_places.add(place)
+    return total_bytes
 
 
 def redundant_bytes(sessions: Sequence[ProgramSession]) -> int | None:
     """Return the bytes of all the sessions except for the largest; None if they are unknown.
 
-    Of sessions of which some keep the bytes of their model, one that does not is to stay.
+    If only some sessions keep the bytes of their model, the session to keep is one that does not.
     """
-    total = total_session_bytes(sessions)
-    if total is None:
+    total_bytes = total_session_bytes(sessions)
+    if total_bytes is None:
         return None
-    least = min(map(_kept_source_bytes, sessions), default=0)
-    staying = [session for session in sessions if _kept_source_bytes(session) == least]
-    return total - max((session_bytes(session) or 0 for session in staying), default=0)
+    smallest_source_bytes = min(map(_kept_source_bytes, sessions), default=0)
+    sessions_to_keep = [
+        session for session in sessions if _kept_source_bytes(session) == smallest_source_bytes
+    ]
+    return total_bytes - max(
+        (session_bytes(session) or 0 for session in sessions_to_keep), default=0
+    )
 
 
 def redundant_kept_bytes(sessions: Sequence[ProgramSession]) -> int:
-    """Return the private memory that creating all the sessions except for one kept, if known."""
-    kept = [kept_bytes(session) or 0 for session in sessions]
-    return sum(kept) - max(kept, default=0)
+    """Return the bytes of private memory that creating all the sessions but one kept, if known."""
+    kept_sizes = [kept_bytes(session) or 0 for session in sessions]
+    return sum(kept_sizes) - max(kept_sizes, default=0)
 
 
 def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
@@ -239,14 +254,19 @@ def size_text(size: int | None, sessions: Iterable[ProgramSession]) -> str:
     """
     if size is None:
         return "an unknown amount of memory"
-    text, every = format_size(size), list(sessions)
-    estimated = [session for session in every if private_weight_bytes(session) is None]
-    if not estimated:
-        kept = ", bytes of models" * any(session.model.is_kept for session in every)
-        return f"at least {text} (weights{kept} and arenas)"
-    if len(estimated) < len(every):
+    text, all_sessions = format_size(size), list(sessions)
+    estimated_sessions = [
+        session for session in all_sessions if private_weight_bytes(session) is None
+    ]
+    if not estimated_sessions:
+        kept_clause = ", bytes of models" * any(session.model.is_kept for session in all_sessions)
+        return f"at least {text} (weights{kept_clause} and arenas)"
+    if len(estimated_sessions) < len(all_sessions):
         return f"about {text} (no X-ray measured all of them)"
-    if any((kept_bytes(each) or 0) < (each.model.weight_bytes or 0) for each in estimated):
+    if any(
+        (kept_bytes(session) or 0) < (session.model.weight_bytes or 0)
+        for session in estimated_sessions
+    ):
         return f"at least {text} (weights in the file; no X-ray measured the copies)"
     return f"about {text} (private memory that the creation kept; no X-ray measured it)"
 
@@ -261,7 +281,7 @@ def inherited_run_counts(recording: ProgramRun) -> Counter[int]:
 
 
 def sharing_advice(sessions: Sequence[ProgramSession | PartSession]) -> str:
-    """Return how one session serves all who created `sessions`."""
+    """Return the advice on how one session can replace `sessions`."""
     libraries = {session.library for session in sessions}
     library = next(iter(libraries)) if len(libraries) == 1 else None
     if library is not None and library != "python":

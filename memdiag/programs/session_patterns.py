@@ -1,4 +1,4 @@
-"""Uses of sessions that one rule reports and another one therefore leaves out."""
+"""Uses of sessions that one rule reports and that another rule therefore leaves out."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -23,7 +23,8 @@ _ShapesByName = dict[str, tuple[int, ...]]
 def sessions_per_call(recording: ProgramRun) -> Iterator[list[ProgramSession]]:
     """Yield the sessions of each line that creates a session for each call, in creation order."""
     for sessions in sessions_by_key(
-        created_sessions(recording), lambda each: (each.pid, each.model_key, each.created_at)
+        created_sessions(recording),
+        lambda session: (session.pid, session.model_key, session.created_at),
     ):
         if (
             len(sessions) >= _MIN_SESSIONS
@@ -34,13 +35,13 @@ def sessions_per_call(recording: ProgramRun) -> Iterator[list[ProgramSession]]:
 
 
 def _replaced_share(sessions: Sequence[ProgramSession]) -> float:
-    """Return the share of the sessions that had their last run before the last was created."""
+    """Return the share of the sessions whose last run was before the last session was created."""
     *earlier, last = sessions
-    replaced = sum(
+    replaced_count = sum(
         session.last_run_s is not None and session.last_run_s <= last.created_s
         for session in earlier
     )
-    return replaced / len(earlier)
+    return replaced_count / len(earlier)
 
 
 class RareLargeInput(NamedTuple):
@@ -70,32 +71,34 @@ def rare_large_inputs(recording: ProgramRun) -> Iterator[RareLargeInput]:
         peak = _largest_step(recording, session)
         if slack is None or slack < _MIN_SLACK_BYTES or peak is None or not peak.shapes:
             continue
-        known = [shape for shape in session.shapes if shape.shapes]
-        runs = sum(shape.runs for shape in known)
-        usual = _usual_elements(known, runs)
+        known_shapes = [shape for shape in session.shapes if shape.shapes]
+        runs = sum(shape.runs for shape in known_shapes)
+        usual_elements = _usual_elements(known_shapes, runs)
         large_runs = sum(
-            shape.runs for shape in known if _input_elements(shape) >= _MIN_ELEMENTS_RATIO * usual
+            shape.runs
+            for shape in known_shapes
+            if _input_elements(shape) >= _MIN_ELEMENTS_RATIO * usual_elements
         )
-        ratio = _shapes_elements(peak.shapes) / max(usual, 1)
+        ratio = _shapes_elements(peak.shapes) / max(usual_elements, 1)
         if ratio >= _MIN_ELEMENTS_RATIO and large_runs <= _MAX_LARGE_RUN_SHARE * runs:
             yield RareLargeInput(session, peak.shapes, slack, runs, large_runs, ratio)
 
 
 def _largest_step(recording: ProgramRun, session: ProgramSession) -> HighWaterRun | None:
-    """Return the run of `session` that raised the high-water mark most; None without such runs."""
+    """Return the run of `session` that raised the high-water mark most; None if no run did."""
     peaks = [peak for peak in recording.peaks if peak.session == session.number]
     start = max((phase.peak_rss_bytes for phase in session.phases), default=0)
-    before = [start, *(peak.peak_rss_bytes for peak in peaks)]
-    steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, before, strict=False)]
+    earlier_marks = [start, *(peak.peak_rss_bytes for peak in peaks)]
+    steps = [peak.peak_rss_bytes - mark for peak, mark in zip(peaks, earlier_marks, strict=False)]
     return peaks[steps.index(max(steps))] if peaks else None
 
 
 def _usual_elements(shapes: Sequence[InputShapes], runs: int) -> int:
     """Return the smallest number of elements that nearly all runs do not exceed."""
-    covered = 0
+    covered_runs = 0
     for shape in sorted(shapes, key=_input_elements):
-        covered += shape.runs
-        if covered >= (1 - _MAX_LARGE_RUN_SHARE) * runs:
+        covered_runs += shape.runs
+        if covered_runs >= (1 - _MAX_LARGE_RUN_SHARE) * runs:
             return _input_elements(shape)
     return 0
 

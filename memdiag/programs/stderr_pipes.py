@@ -21,7 +21,7 @@ class _StderrPipe:
 
     Attributes:
         process: the process.
-        reading: the end of the pipe that is read.
+        reading: the descriptor of the reading end of the pipe.
         target: the descriptor that the process had as standard error; None if it was closed.
         filter: takes out the log of the sessions.
     """
@@ -35,11 +35,11 @@ class _StderrPipe:
 class StderrPipes:
     """The pipes that processes have as standard error, whose other ends the recorder reads.
 
-    The log of a session goes to the session, and all other bytes to where they belong.
+    The log of a session goes to the session. All other bytes go to the original standard error.
 
     Args:
-        program: has the clock.
-        selector: calls its handlers when something has arrived.
+        program: the program, which has the clock.
+        selector: calls its handlers when data has arrived.
     """
 
     def __init__(self, program: RecordedProgram, selector: selectors.BaseSelector) -> None:
@@ -52,15 +52,15 @@ class StderrPipes:
 
         Args:
             process: the process.
-            descriptors: the end of the pipe that is read, and where the rest is written, if there
-                is such a file.
+            descriptors: the reading end of the pipe, and the original standard error, unless that
+                was closed.
 
         Raises:
             ValueError: the descriptors did not arrive.
         """
-        reading, *others = descriptors
+        reading, *targets = descriptors
         os.set_blocking(reading, False)
-        pipe = _StderrPipe(process, reading, others[0] if others else None)
+        pipe = _StderrPipe(process, reading, targets[0] if targets else None)
         self._pipes[reading] = pipe
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._handle_output(pipe))
 
@@ -73,7 +73,7 @@ class StderrPipes:
                 self._write_to_target(pipe, pipe.filter.finish())
 
     def leave(self) -> None:
-        """Leave pipes that processes still have as standard error to a process of their own.
+        """Let a new process handle the pipes that processes still have as standard error.
 
         A process that was started during a creation has the pipe until it ends.
         """
@@ -87,7 +87,7 @@ class StderrPipes:
             self._close_pipe(pipe)
 
     def _handle_output(self, pipe: _StderrPipe) -> bool:
-        """Handle some output of a process; return False if there is none at present."""
+        """Handle some output of a process; return False if there is none now."""
         try:
             data = os.read(pipe.reading, _STDERR_CHUNK_BYTES)
         except BlockingIOError:
@@ -96,16 +96,16 @@ class StderrPipes:
             self._write_to_target(pipe, pipe.filter.finish())
             self._close_pipe(pipe)
             return False
-        passed, lines = pipe.filter.feed(data, pipe.process.logs)
-        self._write_to_target(pipe, passed)
-        for number, session_lines in _lines_by_session(lines):
+        passed_bytes, log_lines = pipe.filter.feed(data, pipe.process.logs)
+        self._write_to_target(pipe, passed_bytes)
+        for number, session_lines in _lines_by_session(log_lines):
             with suppress(ProcessGone):
                 session = pipe.process.local_sessions[number]
                 session.add_log(self._program.now_s(), session_lines)
         return True
 
     def _write_to_target(self, pipe: _StderrPipe, data: bytes) -> None:
-        with suppress(OSError):  # nobody reads it, which the program would have been told
+        with suppress(OSError):  # nobody reads it; without memdiag the program would have the error
             while data and pipe.target is not None:
                 data = data[os.write(pipe.target, data) :]
 
@@ -118,19 +118,21 @@ class StderrPipes:
 
 
 def _lines_by_session(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of each session together, each with its line break."""
+    """Yield the number of each session, with all of its lines and their line breaks."""
     session_lines: dict[int, bytearray] = {}
     for number, line in lines:
         session_lines.setdefault(number, bytearray()).extend(line + b"\n")
-    for number, together in session_lines.items():
-        yield number, bytes(together)
+    for number, joined_lines in session_lines.items():
+        yield number, bytes(joined_lines)
 
 
 def _forward_pipes(pipes: Sequence[tuple[int, int | None]]) -> None:
-    """Write what arrives in each pipe to its target until all have ended."""
-    kept = {number for pipe in pipes for number in pipe if number is not None}
+    """Write the data that arrives in each pipe to its target until all pipes have ended."""
+    kept_descriptors = {
+        descriptor for pipe in pipes for descriptor in pipe if descriptor is not None
+    }
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        if int(name) not in kept:
+        if int(name) not in kept_descriptors:
             with suppress(OSError):
                 os.close(int(name))
     targets = dict(pipes)

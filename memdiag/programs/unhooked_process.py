@@ -1,4 +1,4 @@
-"""Processes that use onnxruntime without the hook: what is found from outside."""
+"""Processes that use onnxruntime without the hook, and what their files and memory show."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_COMMAND_IN_NOTE = 200
 
 MIN_SEARCH_GROWTH = 1.1
 MIN_SEARCH_GROWTH_BYTES = 8 << 20
-"""onnxruntime is searched for again when the memory is 10 % and 8 MiB above that at the search
-before: to load it takes 20 MiB or more."""
+"""onnxruntime is searched for again when the memory is 10 % and 8 MiB larger than at the last
+search: loading it takes 20 MiB or more."""
 
 
 def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
@@ -32,10 +32,10 @@ def find_runtime(process: RecordedProcess, *, with_models: bool) -> None:
 
 
 def find_runtime_if_grown(process: RecordedProcess) -> None:
-    """Search for onnxruntime in `process` if its memory has grown since it was searched for.
+    """Search for onnxruntime in `process` if its memory has grown since the last search.
 
     A program may end before the next regular search. The event of its hook may be on its way, so
-    that the result counts at the end of the process.
+    the result only counts at the end of the process.
     """
     if process.has_hook or process.runtime or process.early_runtime:
         return
@@ -46,10 +46,10 @@ def find_runtime_if_grown(process: RecordedProcess) -> None:
 
 
 def find_used_models(process: RecordedProcess) -> None:
-    """Store the names of the models that `process` uses, as far as its files show."""
+    """Store the names of the models that `process` uses according to its files."""
     from memdiag.programs.process_files import guess_models
 
-    with suppress(XrayError):  # it has ended
+    with suppress(XrayError):  # the process has ended
         for path, is_used in guess_models(process.pid, searches_memory=False):
             if is_used:
                 process.models[path.name] = True

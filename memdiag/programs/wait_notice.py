@@ -7,10 +7,10 @@ from memdiag.programs.recorder import Recorder
 from memdiag.units import counted
 
 NOTICE_S: Final = 1.0
-"""Seconds of waiting from which on the user is told."""
+"""Seconds of waiting before the user is told."""
 
 OnWait = Callable[[str], None]
-"""Receives a sentence that says for what memdiag waits, and how long at most."""
+"""Receives a sentence that says what memdiag waits for, and how long at most."""
 
 
 class WaitNotice:
@@ -22,14 +22,14 @@ class WaitNotice:
 
     def __init__(self, on_wait: OnWait) -> None:
         self._on_wait = on_wait
-        self._is_given = False
+        self._has_notified = False
 
     def update(self, recorder: Recorder) -> None:
-        """Report it if processes have waited for `NOTICE_S`."""
+        """Report the wait if processes have waited for `NOTICE_S`."""
         wait = recorder.end_wait
-        if wait is None or wait.waited_s < NOTICE_S or self._is_given:
+        if wait is None or wait.waited_s < NOTICE_S or self._has_notified:
             return
-        self._is_given = True
+        self._has_notified = True
         count = counted(wait.process_count, "process", "processes")
         self._on_wait(
             f"waiting for X-rays at the end of {count}, {wait.limit_s:.0f} s at most. Ctrl-C"

@@ -1,4 +1,4 @@
-"""Facts of X-rays, with or without recorded sessions: owners, and copies by model."""
+"""Facts from X-rays, with or without recorded sessions: owners, and copies by model."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ MIN_OWNER_SHARE = 0.1
 
 
 class ModelKey(NamedTuple):
-    """A model that was searched for; models are the same if name and size of the weights are."""
+    """A model that was searched for. Models with the same name and size of weights are the same."""
 
     name: str
     weight_bytes: int
@@ -21,8 +21,14 @@ class ModelKey(NamedTuple):
 
 def last_xrays(recording: ProgramRun) -> list[ProcessXray]:
     """Return the last X-ray of each process, in the order of the processes."""
-    last = {xray.pid: xray for xray in sorted(recording.xrays, key=lambda xray: xray.t_s)}
-    return [last[process.pid] for process in recording.processes if process.pid in last]
+    last_xray_by_pid = {
+        xray.pid: xray for xray in sorted(recording.xrays, key=lambda xray: xray.t_s)
+    }
+    return [
+        last_xray_by_pid[process.pid]
+        for process in recording.processes
+        if process.pid in last_xray_by_pid
+    ]
 
 
 def unrecorded_xrays(recording: ProgramRun) -> list[ProcessXray]:
@@ -30,9 +36,9 @@ def unrecorded_xrays(recording: ProgramRun) -> list[ProcessXray]:
 
     The sessions of a fork that inherited them are recorded in the process that created them.
     """
-    recorded = {session.pid for session in recording.sessions}
-    recorded |= {process.pid for process in recording.processes if process.inherited}
-    return [xray for xray in last_xrays(recording) if xray.pid not in recorded]
+    recorded_pids = {session.pid for session in recording.sessions}
+    recorded_pids |= {process.pid for process in recording.processes if process.inherited}
+    return [xray for xray in last_xrays(recording) if xray.pid not in recorded_pids]
 
 
 class PartOfProcess(NamedTuple):
@@ -53,42 +59,45 @@ def large_owners(
 ) -> list[PartOfProcess]:
     """Return the memory of the owners of `kind` in each process where they take much of it.
 
-    Much is at least `MIN_OWNER_BYTES` and `MIN_OWNER_SHARE` of the process's memory, in its last
-    X-ray. With `name`, only the owners of that name count.
+    They take much if it is at least `MIN_OWNER_BYTES`, and `MIN_OWNER_SHARE` of the process's
+    memory, in its last X-ray. With `name`, only owners of that name count.
     """
     parts = []
     for xray in last_xrays(recording):
         owners = [
-            each
-            for each in xray.attribution.owners
-            if each.kind == kind and name in (None, each.name)
+            owner
+            for owner in xray.attribution.owners
+            if owner.kind == kind and name in (None, owner.name)
         ]
         size = sum(owner.bytes for owner in owners)
         if size >= max(MIN_OWNER_BYTES, MIN_OWNER_SHARE * xray.attribution.resident_bytes):
-            private = sum(owner.private_bytes for owner in owners)
-            parts.append(PartOfProcess(xray, size, private))
+            private_bytes = sum(owner.private_bytes for owner in owners)
+            parts.append(PartOfProcess(xray, size, private_bytes))
     return parts
 
 
 def shared_once_bytes(recording: ProgramRun, parts: Sequence[PartOfProcess]) -> int:
-    """Return the bytes of all `parts`, pages that forks share counted once.
+    """Return the bytes of all `parts`, with pages that forks share counted once.
 
-    A fork shares pages with its parent, whose X-ray has all of them, and else with its siblings.
+    A fork shares pages with its parent, whose X-ray has all of them. If the parent has no X-ray,
+    its forks share pages with each other.
     """
     parents = {process.pid: process.parent for process in recording.processes}
-    listed = {part.xray.pid for part in parts}
-    shared: dict[int, int] = {}
-    total = 0
-    for xray, size, private in parts:
-        total += private
-        if listed.isdisjoint(_ancestor_ids(xray.pid, parents)):
+    listed_pids = {part.xray.pid for part in parts}
+    shared_bytes_by_parent: dict[int, int] = {}
+    total_bytes = 0
+    for xray, size, private_bytes in parts:
+        total_bytes += private_bytes
+        if listed_pids.isdisjoint(_ancestor_ids(xray.pid, parents)):
             parent = parents.get(xray.pid, 0)
-            shared[parent] = max(shared.get(parent, 0), size - private)
-    return total + sum(shared.values())
+            shared_bytes_by_parent[parent] = max(
+                shared_bytes_by_parent.get(parent, 0), size - private_bytes
+            )
+    return total_bytes + sum(shared_bytes_by_parent.values())
 
 
 def _ancestor_ids(pid: int, parents: Mapping[int, int]) -> set[int]:
-    """Return the ancestors of process `pid`; the system may have reused an id."""
+    """Return the ancestors of process `pid`, even if the system has reused an id."""
     ancestors: set[int] = set()
     current = parents.get(pid)
     while current is not None and current not in ancestors:
@@ -98,7 +107,7 @@ def _ancestor_ids(pid: int, parents: Mapping[int, int]) -> set[int]:
 
 
 def weight_copies(attribution: Attribution) -> dict[ModelKey, list[Copy]]:
-    """Return the copies in use by their model; copies of several models are in none."""
+    """Return the copies in use by their model, without copies that belong to several models."""
     models = attribution.models
     copies: dict[ModelKey, list[Copy]] = {}
     for copy in attribution.copies:
@@ -114,7 +123,7 @@ def is_private(copy: Copy) -> bool:
     return copy.backing.kind == "anonymous"
 
 
-def same_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
+def copies_by_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
     """Yield the copies of the same weight in the same layout together."""
     groups: defaultdict[Hashable, list[Copy]] = defaultdict(list)
     for copy in copies:
@@ -124,6 +133,6 @@ def same_form(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
 
 
 def sessions_in(recording: ProgramRun, xrays: Iterable[ProcessXray]) -> list[ProgramSession]:
-    """Return the recorded sessions of the processes of `xrays` that had memory there."""
+    """Return the recorded sessions of the processes of `xrays` whose memory is known."""
     pids = {xray.pid for xray in xrays}
     return [session for session in recording.sessions if session.pid in pids and session.memory]

@@ -19,10 +19,10 @@ BUDGET_MARKER = "memory_budget"
 _MARKER_DESCRIPTION = (
     f'{BUDGET_MARKER}(model, *, peak="1.2 GB", steady=…, tolerance=…, baseline=…, **options):'
     " profile the"
-    " model in an isolated process before the test, and fail where a figure is above its budget"
-    ' or its baseline, or with growth="none" where it leaks; with estimated=True compare an'
+    " model in an isolated process before the test, and fail if a figure is above its budget"
+    ' or its baseline, or with growth="none" if it leaks; with estimated=True compare an'
     f" estimate instead, without a run; {BUDGET_MARKER}(*, sessions=3,"
-    ' tree_peak="2 GB"): fail where the test itself creates more sessions, or its process and'
+    ' tree_peak="2 GB"): fail if the test itself creates more sessions, or its process and'
     " children take more memory together (memdiag)"
 )
 

@@ -1,4 +1,4 @@
-"""The fixture ``memdiag_leak``: a test fails if a function of it leaks."""
+"""The fixture ``memdiag_leak``: a test fails if a function leaks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class MemdiagLeak:
     def __call__(self, function: Callable[[], object], *, runs: int = DEFAULT_CALLS) -> Growth:
         """Call `function` `runs` times, and fail the test if the memory in use grows with calls.
 
-        What pytest stores of log messages and warnings is growth as well, so only those of a first
-        call, which does not count, are stored.
+        Log messages and warnings that pytest stores are growth, too. Therefore it stores only those
+        of a first call, which is not counted.
 
         Args:
-            function: called without arguments, in this thread; its result is dropped.
-            runs: the number of calls, 40 or more; more calls see smaller leaks.
+            function: the function to call without arguments, in this thread. Its result is dropped.
+            runs: the number of calls, 40 or more. More calls detect smaller leaks.
 
         Returns:
-            the growth, if it is neither a leak nor kept values.
+            The growth, if it is neither a leak nor kept values.
 
         Raises:
-            UsageError: `function` is not one, or there are too few runs.
+            UsageError: `function` is not a function, or there are too few runs.
             MeasurementError, XrayError: the memory of this process cannot be read.
         """
         item = self._request.node
@@ -59,7 +59,7 @@ def require_whole_number(name: str, count: Any) -> None:
     """Check the type of an argument that tests pass.
 
     Raises:
-        UsageError: it is no whole number.
+        UsageError: it is not a whole number.
     """
     if not isinstance(count, int):
         raise UsageError(f"{name} must be a whole number, not {count!r}.")
@@ -67,19 +67,21 @@ def require_whole_number(name: str, count: Any) -> None:
 
 @contextmanager
 def _logs_not_stored(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have pytest store no log message and no warning during the block."""
+    """Keep pytest from storing log messages and warnings during the block."""
     root = logging.getLogger()
-    stored: list[Any] = []
+    storing_handlers: list[Any] = []
     if request.config.pluginmanager.has_plugin("logging-plugin"):
-        kind = type(request.getfixturevalue("caplog").handler)
-        stored = [handler for handler in root.handlers if isinstance(handler, kind)]
-    for handler in stored:
+        handler_type = type(request.getfixturevalue("caplog").handler)
+        storing_handlers = [
+            handler for handler in root.handlers if isinstance(handler, handler_type)
+        ]
+    for handler in storing_handlers:
         root.removeHandler(handler)
     try:
         with warnings.catch_warnings():
-            # Not the filters: a warning may be an error of the test.
-            warnings.showwarning = lambda *arguments, **named: None
+            # The filters stay, because they may make a warning an error of the test.
+            warnings.showwarning = lambda *arguments, **keywords: None
             yield
     finally:
-        for handler in stored:
+        for handler in storing_handlers:
             root.addHandler(handler)

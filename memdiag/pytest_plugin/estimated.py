@@ -1,4 +1,4 @@
-"""The argument ``estimated=True`` of the marker: a budget is compared with an estimate."""
+"""The argument ``estimated=True`` of the marker: compares a budget with an estimate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
     Args:
         item: the test.
         mark: its marker.
-        defaults: the project's budget of the model, of which other limits are left out.
+        defaults: the project's budget of the model. Limits that cannot be estimated are ignored.
 
     Raises:
         UsageError: an argument is not valid.
@@ -58,12 +58,14 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
         raise UsageError(
             f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
         )
-    names = (ESTIMATED_ARGUMENT, *ESTIMATE_OPTIONS)
-    limits = {name: value for name, value in mark.kwargs.items() if name not in names}
-    known = {n: limit for n, limit in defaults.limits.items() if n in ESTIMATED_FIGURES}
+    option_names = (ESTIMATED_ARGUMENT, *ESTIMATE_OPTIONS)
+    limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
+    estimated_limits = {
+        name: limit for name, limit in defaults.limits.items() if name in ESTIMATED_FIGURES
+    }
     budget = merged_budgets(
-        Budget(limits=known, tolerance=defaults.tolerance),
-        parse_budget(limits, where=BUDGET_MARKER, other_names=names),
+        Budget(limits=estimated_limits, tolerance=defaults.tolerance),
+        parse_budget(limits, where=BUDGET_MARKER, other_names=option_names),
     )
     if not budget.limits:
         raise UsageError(
@@ -77,8 +79,7 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
     ):
         raise UsageError(
             f"{BUDGET_MARKER}: {ESTIMATED_ARGUMENT}=True does not start the interpreter of"
-            " --memdiag-python. Name its"
-            ' release: for_onnxruntime="1.24.4".'
+            ' --memdiag-python. Name its release: for_onnxruntime="1.24.4".'
         )
     model = path_from_here(item.config, Path(mark.args[0]))
     judgement = judge_estimate(estimate(model, details=False, **options), budget)

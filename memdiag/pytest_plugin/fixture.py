@@ -1,4 +1,4 @@
-"""The fixture ``memdiag``: measuring from within a test."""
+"""The fixture ``memdiag``: measures from within a test."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Memdiag:
         `limits` are figures by name, and ``tolerance``: ``peak="1.2 GB", copies=1``.
 
         Raises:
-            UsageError: a limit is not valid, there is none, or the figure is not available.
+            UsageError: no limit was passed, a limit is not valid, or its figure is not available.
             MeasurementError: the profile is of a run that did not complete.
         """
         budget = parse_budget(limits, where="assert_budget")
@@ -75,6 +75,7 @@ class Memdiag:
     def session_probe(self) -> SessionProbe:
         """Return a context manager for code that creates its own session in this process.
 
-        It measures peak and steady memory above the memory before the block; no phases, no copies.
+        It measures peak and steady memory above the memory before the block, but neither phases nor
+        copies.
         """
         return SessionProbe()

@@ -37,8 +37,7 @@ def measure_growth(item: pytest.Item, mark: pytest.Mark) -> None:
     if mark.kwargs[GROWTH_ARGUMENT] != "none":
         raise UsageError(
             f'{BUDGET_MARKER}: {GROWTH_ARGUMENT} can only be "none", not '
-            f"{mark.kwargs[GROWTH_ARGUMENT]!r}. For a limit in"
-            " bytes, use growth_per_run."
+            f"{mark.kwargs[GROWTH_ARGUMENT]!r}. For a limit in bytes, use growth_per_run."
         )
     options = {name: mark.kwargs[name] for name in LEAK_OPTIONS if name in mark.kwargs}
     for name in {"runs", "callers"} & options.keys():

@@ -95,16 +95,16 @@ class MarkerArguments:
         if growth.GROWTH_ARGUMENT in mark.kwargs:
             option_names = (*option_names, growth.GROWTH_ARGUMENT, *growth.LEAK_OPTIONS)
         limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
-        own_budget = parse_budget(limits, where=BUDGET_MARKER, other_names=option_names)
-        budget = merged_budgets(_default_budget(model, settings), own_budget)
-        name = mark.kwargs.get("baseline")
+        marker_budget = parse_budget(limits, where=BUDGET_MARKER, other_names=option_names)
+        budget = merged_budgets(_default_budget(model, settings), marker_budget)
+        baseline_name = mark.kwargs.get("baseline")
         options = {name: mark.kwargs[name] for name in _PROFILE_OPTIONS if name in mark.kwargs}
         pinned = bool(mark.kwargs.get("pinned", True))
         return cls(
             model=model,
             budget=budget,
-            baseline=settings.baselines / f"{str(name).removesuffix('.json')}.json"
-            if name
+            baseline=settings.baselines / f"{str(baseline_name).removesuffix('.json')}.json"
+            if baseline_name
             else baseline_path(
                 settings.baselines, model, settings.root, {**options, "pinned": pinned}
             ),
@@ -115,14 +115,14 @@ class MarkerArguments:
 
 
 def measure_marked(item: pytest.Item) -> None:
-    """Measure the models that the markers of `item` name; an error fails its setup.
+    """Measure the models that the markers of `item` name. An error fails its setup.
 
     A test is skipped if its only limit is a baseline of another class of machine.
     """
     settings = item.config.stash[SETTINGS_STASH_KEY]
-    measured = item.stash.setdefault(_MARKER_RESULTS, [])
+    marker_results = item.stash.setdefault(_MARKER_RESULTS, [])
     try:
-        own_budget = process_budget(item)
+        budget_of_process = process_budget(item)
         for mark in item.iter_markers(BUDGET_MARKER):
             if mark.args and growth.GROWTH_ARGUMENT in mark.kwargs:
                 growth.measure_growth(item, mark)
@@ -130,26 +130,28 @@ def measure_marked(item: pytest.Item) -> None:
                 defaults = _default_budget(Path(mark.args[0]), settings)
                 estimated.estimate_marked(item, mark, defaults)
             elif mark.args and not growth.limits_growth_only(mark):
-                measured.append(_measure_marker(item, MarkerArguments.of(mark, settings), settings))
+                request = MarkerArguments.of(mark, settings)
+                marker_results.append(_measure_marker(item, request, settings))
     except MemdiagError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    results = [marked.result for marked in measured]
+    results = [marker_result.result for marker_result in marker_results]
     incomparable = [result for result in results if result.incomparable]
     has_limits = any(
         result.judgement is not None and result.judgement.budget.limits for result in results
     )
-    if incomparable and not has_limits and own_budget is None:
-        first = incomparable[0]
-        pytest.skip(f"{first.profile.model.path}: {first.incomparable}")
+    if incomparable and not has_limits and budget_of_process is None:
+        first_result = incomparable[0]
+        pytest.skip(f"{first_result.profile.model.path}: {first_result.incomparable}")
 
 
 def judge_marked(item: pytest.Item) -> None:
     """Fail `item` if a model exceeds its budget or its baseline, or leaks."""
     growth.judge_growth(item)
     estimated.judge_estimated(item)
-    judgements = [marked.result.judgement for marked in item.stash.get(_MARKER_RESULTS, [])]
+    marker_results = item.stash.get(_MARKER_RESULTS, [])
+    judgements = [marker_result.result.judgement for marker_result in marker_results]
     texts = [
-        # The summary has the note once.
+        # The summary has this note once for all tests.
         "\n".join(text for text in judgement_lines(judgement) if PINNED_NOTE not in text)
         for judgement in judgements
         if judgement is not None and not judgement.is_met
@@ -159,15 +161,15 @@ def judge_marked(item: pytest.Item) -> None:
 
 
 def update_baselines(item: pytest.Item) -> None:
-    """Write the updates of baselines of `item`, which passed."""
-    for marked in item.stash.get(_MARKER_RESULTS, []):
-        if marked.result.update is not None:
+    """Write the baseline updates of `item`, which passed."""
+    for marker_result in item.stash.get(_MARKER_RESULTS, []):
+        if marker_result.result.update is not None:
             try:
-                status = marked.result.update.write()
+                status = marker_result.result.update.write()
             except MemdiagError as error:
                 raise pytest.fail.Exception(str(error), pytrace=False) from None
-            path = path_from_here(item.config, marked.request.baseline)
-            add_row_remark(marked.row, f"{path} {status}")
+            path = path_from_here(item.config, marker_result.request.baseline)
+            add_row_remark(marker_result.row, f"{path} {status}")
 
 
 def _measure_marker(
@@ -191,20 +193,19 @@ def _measure_marker(
 
 
 def _refuse_shared_baseline(config: pytest.Config, request: MarkerArguments) -> None:
-    """Raise an error if another test uses the baseline file for another model or other options.
+    """Refuse a baseline file that another test uses for another model or with other options.
 
     Raises:
         UsageError: there is such a test.
     """
-    known = config.stash.setdefault(_BASELINE_CONFIGURATIONS, {})
+    configuration_by_baseline = config.stash.setdefault(_BASELINE_CONFIGURATIONS, {})
     path = config.stash[SETTINGS_STASH_KEY].root / request.model
     configuration = f"{path} {configuration_name({**request.options, 'pinned': request.pinned})}"
-    if known.setdefault(request.baseline, configuration) != configuration:
+    if configuration_by_baseline.setdefault(request.baseline, configuration) != configuration:
         raise UsageError(
             f"{path_from_here(config, request.baseline)}: another test uses this baseline with"
             " other options or for another model. Give one of them a name of its own:"
-            f" {BUDGET_MARKER}(…,"
-            ' baseline="NAME").'
+            f' {BUDGET_MARKER}(…, baseline="NAME").'
         )
 
 

@@ -33,7 +33,7 @@ class ProcessBudget:
 
     Attributes:
         sessions: the number of sessions that it may create; None for any number.
-        tree_peak_bytes: the resident sets that its process and the children of that may have
+        tree_peak_bytes: the memory that the resident sets of its process and its children may take
             together; None for any size.
     """
 
@@ -74,10 +74,10 @@ def judged_test_block(item: pytest.Item) -> Iterator[None]:
         yield
         return
     part = None
-    running = recording_of_run(item.config)
-    recording = running or Recording(xray=False)
+    run_recording = recording_of_run(item.config)
+    recording = run_recording or Recording(xray=False)
     try:
-        if running is None:
+        if run_recording is None:
             recording.__enter__()
         recording.next_part()
     except MemdiagError as error:
@@ -86,7 +86,7 @@ def judged_test_block(item: pytest.Item) -> Iterator[None]:
         yield
         part = _next_recording_part(recording)
     finally:
-        if running is None:
+        if run_recording is None:
             with suppress(MemdiagError):  # the part is all that is needed
                 recording.stop()
     _judge_recording_part(item, budget, part)
@@ -105,16 +105,15 @@ def _marker_limits(mark: pytest.Mark) -> dict[str, int]:
     Raises:
         UsageError: a name or a value is not valid.
     """
-    others = [name for name in mark.kwargs if name not in TEST_LIMITS]
+    unknown_names = [name for name in mark.kwargs if name not in TEST_LIMITS]
     if not mark.kwargs:
         raise UsageError(
             f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …), or'
-            " limits of the"
-            f' test itself, as {BUDGET_MARKER}(sessions=3, tree_peak="2 GB").'
+            f' limits of the test itself, as {BUDGET_MARKER}(sessions=3, tree_peak="2 GB").'
         )
-    if others:
+    if unknown_names:
         raise UsageError(
-            f"{BUDGET_MARKER}: {others[0]!r} is not a limit of the test itself. Use"
+            f"{BUDGET_MARKER}: {unknown_names[0]!r} is not a limit of the test itself. Use"
             f" {' and '.join(TEST_LIMITS)}. Limits of a model need its path, in a marker of its"
             f' own: {BUDGET_MARKER}("model.onnx", peak="1 GB").'
         )
@@ -163,16 +162,19 @@ def _created_session_lines(sessions: Sequence[PartSession], test_file: Path) -> 
     if not sessions:
         yield "no session was created in the test"
     for number, session in enumerate(sessions[:_MAX_LISTED_SESSIONS], 1):
-        where = "" if session.pid == os.getpid() else f", in process {session.pid}"
-        created = f"{plain(session.created_at)}{_test_line_clause(session, test_file)}"
-        yield f"session {number}: {_loaded_model_name(session)}, created at {created}{where}"
-    more = len(sessions) - _MAX_LISTED_SESSIONS
-    if more > 0:
-        yield f"and {counted(more, 'more session')}"
+        process_clause = "" if session.pid == os.getpid() else f", in process {session.pid}"
+        creation_place = f"{plain(session.created_at)}{_test_line_clause(session, test_file)}"
+        yield (
+            f"session {number}: {_loaded_model_name(session)}, "
+            f"created at {creation_place}{process_clause}"
+        )
+    omitted_count = len(sessions) - _MAX_LISTED_SESSIONS
+    if omitted_count > 0:
+        yield f"and {counted(omitted_count, 'more session')}"
 
 
 def _test_line_clause(session: PartSession, test_file: Path) -> str:
-    """Return the line of the test that led to the creation, unless it is that of the creation."""
+    """Return the line of the test that led to the creation; empty if it is the creating line."""
     test_caller = next(
         (caller for caller in session.callers if Path(caller.file) == test_file), None
     )
@@ -182,15 +184,18 @@ def _test_line_clause(session: PartSession, test_file: Path) -> str:
 
 
 def _peak_activity_lines(part: RecordingPart) -> Iterator[str]:
-    """Yield which creation or run took the memory at the peak, as far as it is known."""
-    in_test = {session.number: number for number, session in enumerate(part.sessions, 1)}
-    active = [in_test[number] for number in part.peak_sessions if number in in_test]
+    """Yield which creation or run took the memory at the peak, if it is known."""
+    number_in_test = {session.number: number for number, session in enumerate(part.sessions, 1)}
+    active_numbers = [
+        number_in_test[number] for number in part.peak_sessions if number in number_in_test
+    ]
     run = part.peak_run
-    if active:
-        plural = "s" if len(active) > 1 else ""
-        yield f"at the peak: creation or first run of session{plural} {numbers_text(active)}"
+    if active_numbers:
+        plural = "s" if len(active_numbers) > 1 else ""
+        numbers = numbers_text(active_numbers)
+        yield f"at the peak: creation or first run of session{plural} {numbers}"
     elif run is not None:
-        session = in_test.get(run.session)
+        session = number_in_test.get(run.session)
         name = f"session {session}" if session else "a session from before the test"
         yield (
             f"a run of {name} with {shapes_text(run.shapes)} raised the memory of its process to"
@@ -199,19 +204,20 @@ def _peak_activity_lines(part: RecordingPart) -> Iterator[str]:
 
 
 def _sharing_advice_lines(sessions: Sequence[PartSession], *, has_too_many: bool) -> Iterator[str]:
-    """Yield the models of which a process created several sessions, and what to do."""
-    groups: dict[tuple[int, str], list[int]] = {}
+    """Yield the models that a process loaded several times, and what to do about it."""
+    numbers_by_model: dict[tuple[int, str], list[int]] = {}
     for number, session in enumerate(sessions, 1):
-        groups.setdefault((session.pid, session.model or _loaded_model_name(session)), []).append(
-            number
-        )
-    again = [numbers for numbers in groups.values() if len(numbers) > 1]
-    for numbers in again[:_MAX_LISTED_SESSIONS]:
+        model_key = (session.pid, session.model or _loaded_model_name(session))
+        numbers_by_model.setdefault(model_key, []).append(number)
+    repeated_numbers = [numbers for numbers in numbers_by_model.values() if len(numbers) > 1]
+    for numbers in repeated_numbers[:_MAX_LISTED_SESSIONS]:
         model = _loaded_model_name(sessions[numbers[0] - 1])
         yield f"{model} was loaded {len(numbers)} times (sessions {numbers_text(numbers)})"
-    if again:
-        repeated = [sessions[number - 1] for numbers in again for number in numbers]
-        yield f'→ {sharing_advice(repeated)} In tests, use a fixture with scope="session".'
+    if repeated_numbers:
+        repeated_sessions = [
+            sessions[number - 1] for numbers in repeated_numbers for number in numbers
+        ]
+        yield f'→ {sharing_advice(repeated_sessions)} In tests, use a fixture with scope="session".'
     elif has_too_many:
         count = len(sessions)
         yield (

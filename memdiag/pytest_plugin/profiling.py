@@ -1,4 +1,4 @@
-"""Profiles for tests: in isolated children, one at a time, reused for equal options."""
+"""Profiles for tests: isolated children measure them, one at a time; equal options share them."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class CachedProfileRunner:
         self._arguments = (config, model, options)
         self._pinned = pinned
         self._used = 0
-        known = config.stash.setdefault(_CACHED_PROFILES, {})
-        self._profiles = known.setdefault(self._cache_key(), [])
+        profiles_by_key = config.stash.setdefault(_CACHED_PROFILES, {})
+        self._profiles = profiles_by_key.setdefault(self._cache_key(), [])
 
     def __call__(self, with_xray: bool) -> Profile:
         """Return the next profile, measured now or for an earlier test."""
@@ -84,16 +84,16 @@ class CachedProfileRunner:
             return object()  # arrays cannot be compared by a key
         path = config.stash[SETTINGS_STASH_KEY].root / model
         stat = path.stat() if path.exists() else None
-        changed = (stat.st_mtime_ns, stat.st_size) if stat else None
+        file_version = (stat.st_mtime_ns, stat.st_size) if stat else None
         values = sorted((name, repr(value)) for name, value in options.items())
-        return (path, changed, tuple(values), self._pinned)
+        return (path, file_version, tuple(values), self._pinned)
 
 
 def path_from_here(config: pytest.Config, model: Path) -> Path:
     """Return `model`, a path relative to the rootdir, relative to the current folder."""
     path = config.stash[SETTINGS_STASH_KEY].root / model
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    current_folder = Path.cwd()
+    return path.relative_to(current_folder) if path.is_relative_to(current_folder) else path
 
 
 def outcome_sentence(profile: Profile) -> str:

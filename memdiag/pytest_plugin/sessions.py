@@ -100,17 +100,17 @@ def start_recording(config: pytest.Config) -> None:
 @contextmanager
 def timed_test(item: pytest.Item) -> Iterator[None]:
     """Store when the test `item` ran."""
-    session_recording = item.config.stash.get(_RECORDING_STASH_KEY, None)
-    if session_recording is None:
+    run_recording = item.config.stash.get(_RECORDING_STASH_KEY, None)
+    if run_recording is None:
         yield
         return
-    start_s = session_recording.recording.now_s()
+    start_s = run_recording.recording.now_s()
     # While it runs, it has no end yet.
-    session_recording.tests.append((item.nodeid, start_s, float("inf")))
+    run_recording.tests.append((item.nodeid, start_s, float("inf")))
     try:
         yield
     finally:
-        session_recording.tests[-1] = (item.nodeid, start_s, session_recording.recording.now_s())
+        run_recording.tests[-1] = (item.nodeid, start_s, run_recording.recording.now_s())
 
 
 def finish_recording(config: pytest.Config) -> None:
@@ -206,17 +206,19 @@ def _session_lines(rows: Sequence[_SessionRow]) -> Iterator[str]:
     yield (
         f"{counted(len(rows), 'session')}; + is the growth of the process by creation and first run"
     )
-    largest = sorted(rows, key=lambda row: -row["rise_bytes"])
-    largest_rows = largest[:_MAX_SUMMARY_SESSIONS]
-    listed = [row for row in rows if row in largest_rows]
-    for test, rows_of_test in groupby(listed, key=lambda row: row["test"]):
+    rows_by_size = sorted(rows, key=lambda row: -row["rise_bytes"])
+    largest_rows = rows_by_size[:_MAX_SUMMARY_SESSIONS]
+    listed_rows = [row for row in rows if row in largest_rows]
+    for test, rows_of_test in groupby(listed_rows, key=lambda row: row["test"]):
         yield test
-        yield from _aligned_session_lines([_session_cells(row) for row in rows_of_test], listed)
-    left_out = largest[_MAX_SUMMARY_SESSIONS:]
-    if left_out:
+        yield from _aligned_session_lines(
+            [_session_cells(row) for row in rows_of_test], listed_rows
+        )
+    omitted_rows = rows_by_size[_MAX_SUMMARY_SESSIONS:]
+    if omitted_rows:
         yield (
-            f"and {counted(len(left_out), 'more session')} of at most"
-            f" +{format_size(left_out[0]['rise_bytes'])}"
+            f"and {counted(len(omitted_rows), 'more session')} of at most"
+            f" +{format_size(omitted_rows[0]['rise_bytes'])}"
         )
 
 
@@ -248,6 +250,6 @@ def _finding_lines(findings: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"- {message}"
         if remedy:
             yield f"  → {remedy}"
-    more = len(findings) - _MAX_SUMMARY_FINDINGS
-    if more > 0:
-        yield f"and {counted(more, 'more finding')}"
+    omitted_count = len(findings) - _MAX_SUMMARY_FINDINGS
+    if omitted_count > 0:
+        yield f"and {counted(omitted_count, 'more finding')}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memdiag.records.profile import Profile
 
 _ROWS_STASH_KEY = pytest.StashKey[list[dict[str, Any]]]()
-# Reports cross from worker to controller with all plain attributes that they have.
+# A worker sends reports to its controller with all their plain attributes.
 _ROWS_ATTRIBUTE = "memdiag_rows"
 
 
@@ -23,7 +23,7 @@ def record_judgement(
 ) -> dict[str, Any]:
     """Add `judgement` to the summary, and its figures to the properties of the test (JUnit XML).
 
-    Return its row of the summary. `profile` is the judged profile; None for a probe.
+    Returns its row of the summary. `profile` is the judged profile; None for a probe.
     """
     from memdiag.budgets.figures import FIGURES_BY_NAME
     from memdiag.defaults import MMAP_THRESHOLD_VARIABLE
@@ -59,7 +59,7 @@ def record_judgement(
 
 
 def _session_settings(profile: Profile) -> Iterator[str]:
-    """Yield each setting of the session of `profile`, by which rows of one model may differ."""
+    """Yield each setting of the profiled session. Rows of one model may differ by them."""
     from memdiag.reports.text import plain
 
     yield from map(plain, profile.session.settings.values())
@@ -105,17 +105,21 @@ def write_figure_summary(terminal: pytest.TerminalReporter) -> None:
 
 
 def _titled_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield `rows` with the model, the settings that not all of its rows have, and the test."""
+    """Yield `rows` with titles: the model, and the settings by which its rows differ."""
     for row in rows:
-        same_model = [other["settings"] for other in rows if other["model"] == row["model"]]
-        own = [
+        settings_of_model = [
+            other_row["settings"] for other_row in rows if other_row["model"] == row["model"]
+        ]
+        differing_settings = [
             setting
             for setting in row["settings"]
-            if not all(setting in settings for settings in same_model)
+            if not all(setting in settings for settings in settings_of_model)
         ]
-        title = row["model"] + (f" ({', '.join(own)})" if own else "")
-        is_unique = len({other["node"] for other in rows if other["test"] == row["test"]}) == 1
-        test = row["test"] if is_unique else row["node"]
+        title = row["model"] + (f" ({', '.join(differing_settings)})" if differing_settings else "")
+        nodes_of_test = {
+            other_row["node"] for other_row in rows if other_row["test"] == row["test"]
+        }
+        test = row["test"] if len(nodes_of_test) == 1 else row["node"]
         figures = {name: row[name] for name in ("peak", "steady", "result")}
         yield {"title": title, **figures, "test": test}
 

@@ -139,7 +139,7 @@ class ArenaUsage(Record, frozen=True, kw_only=True):
 
 
 class DeviceArena(Record, frozen=True, kw_only=True):
-    """An arena of onnxruntime in the memory of another device, which no resident byte belongs to.
+    """An arena of onnxruntime in the memory of another device. None of its bytes is resident.
 
     Attributes:
         device: onnxruntime's name of the memory, such as ``Cuda``.
@@ -224,9 +224,11 @@ class Attribution(SavableRecord, frozen=True, kw_only=True):
     device_arenas: tuple[DeviceArena, ...] = ()
 
     def __post_init__(self) -> None:
-        owned = sum(owner.bytes for owner in self.owners)
-        if owned != self.resident_bytes:
-            raise ValueError(f"the owners have {owned} bytes, {self.resident_bytes} are resident")
+        owner_bytes = sum(owner.bytes for owner in self.owners)
+        if owner_bytes != self.resident_bytes:
+            raise ValueError(
+                f"the owners have {owner_bytes} bytes, {self.resident_bytes} are resident"
+            )
         if any(owner.bytes < 0 for owner in self.owners):
             raise ValueError("an owner has less than no bytes")
         if not 0 <= self.named_share <= 1:

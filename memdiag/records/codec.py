@@ -29,7 +29,8 @@ _NEVER_NEGATIVE = re.compile(
     r".*_s|.*_count|(peak_|baseline_|steady_)?rss_bytes|disk_bytes|external_bytes|weight_bytes"
     r"|kept_bytes|(peak|steady)_spread_bytes|pairs|sessions"
 )
-"""Names of fields with sizes, durations and counts; differences of sizes can be negative."""
+"""Names of fields with sizes, durations and counts. Other fields may be differences, which can be
+negative."""
 _CAPITAL_LETTER = re.compile("[A-Z]")
 # U+007F to U+009F; the Arabic letter mark; marks, separators and overrides from U+200E; isolates.
 _TERMINAL_CONTROLS = re.compile(
@@ -84,7 +85,8 @@ def encode_readable(record: Record) -> bytes:
 def _printable_json(json: bytes) -> bytes:
     r"""Return `json` with characters escaped that a terminal would obey (``\u202e``).
 
-    These are the controls that JSON allows, and what reorders text. They are in texts only.
+    These are the control characters that JSON allows, and the characters that reorder text. They
+    occur only in texts.
     """
 
     def escape(match: re.Match[bytes]) -> bytes:
@@ -94,16 +96,16 @@ def _printable_json(json: bytes) -> bytes:
 
 
 def record_decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
-    """Return the decoder of `kind`. Threads that may decode the same types at once need it.
+    """Return the decoder of `kind`. Threads that may decode the same types at once must use it.
 
-    Where two threads decode a type, or types that share one, for the first time at once, msgspec
-    (up to 0.22 at least) crashes with SIGSEGV: one of them uses what the other has half prepared.
+    If two threads decode a type for the first time at once, or types that share a type, msgspec
+    (up to 0.22 at least) crashes with SIGSEGV: one thread uses what the other has half prepared.
     """
     with _decoders_lock:
-        found = _decoder_by_record.get(kind)
-        if found is None:
-            found = _decoder_by_record[kind] = msgspec.json.Decoder(kind)
-    return found
+        decoder = _decoder_by_record.get(kind)
+        if decoder is None:
+            decoder = _decoder_by_record[kind] = msgspec.json.Decoder(kind)
+    return decoder
 
 
 def decode(data: bytes, kind: type[R], *, origin: str = "record") -> R:
@@ -126,7 +128,7 @@ def _check_values(value: Any) -> None:
     """Check that no number in decoded JSON is too large or negative for a report.
 
     Raises:
-        msgspec.DecodeError: a number is.
+        msgspec.DecodeError: a number is too large or negative, or a text is too long.
     """
     pending = [value]
     while pending:
@@ -162,9 +164,9 @@ def load(path: Path, kind: type[R], *, otherwise: str = "") -> R:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(data, type=_SchemaField).schema
         if schema != (expected := _schema_of(kind)):
-            found = repr(schema[:MAX_SHOWN_SCHEMA])
+            schema_text = repr(schema[:MAX_SHOWN_SCHEMA])
             raise RecordError(
-                f"{path}: its schema is {found}, not {expected!r}."
+                f"{path}: its schema is {schema_text}, not {expected!r}."
                 f" {otherwise or SAVE_AGAIN_SENTENCE}"
             )
     return decode(data, kind, origin=str(path))
@@ -199,9 +201,9 @@ def load_any_record(path: Path, kinds: Mapping[str, type[R]]) -> R:
         raise RecordError(f"{path}: not a saved record, which is JSON. {action}") from error
     if schema not in kinds:
         kind, _, _ = schema.partition("/")
-        if present := [name for name in kinds if name.startswith(f"{kind}/")]:
+        if versions := [name for name in kinds if name.startswith(f"{kind}/")]:
             raise RecordError(
-                f"{path}: its schema is {schema[:MAX_SHOWN_SCHEMA]!r}, not {present[0]!r}."
+                f"{path}: its schema is {schema[:MAX_SHOWN_SCHEMA]!r}, not {versions[0]!r}."
                 f" {SAVE_AGAIN_SENTENCE}"
             )
         names = ", ".join(name.removeprefix("memdiag.").partition("/")[0] for name in kinds)
@@ -218,23 +220,23 @@ def _record_path(folder: Path, kinds: Mapping[str, type[R]]) -> Path:
     Raises:
         RecordError: there is none, or there are several.
     """
-    found = _record_paths(folder, kinds)
-    if not found:
+    paths = _record_paths(folder, kinds)
+    if not paths:
         raise RecordError(f"{folder}: no saved record in this folder. {_ANY_RECORD}")
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
         raise RecordError(f"{folder}: several records in this folder: {names}. Name one of them.")
-    return found[0]
+    return paths[0]
 
 
 def _record_paths(folder: Path, kinds: Mapping[str, type[R]]) -> list[Path]:
     """Return the files in `folder` with a record of one of `kinds`, sorted by name."""
-    found = []
+    paths = []
     for path in sorted(folder.glob("*.json")):
         with suppress(RecordError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if msgspec.json.decode(_read_record_file(path), type=_SchemaField).schema in kinds:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 class _SchemaField(msgspec.Struct):

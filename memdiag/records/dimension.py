@@ -49,30 +49,30 @@ class ModelInput(Record, frozen=True, kw_only=True):
 
 
 def typed_names(dimensions: Sequence[Dimension]) -> dict[str, str]:
-    """Return what ``--dim`` takes for each dimension and says most, by its name.
+    """Return the most telling text that ``--dim`` takes for each dimension, by its name.
 
-    That is its name; its role, such as ``batch``, where the name is a number and no other dimension
-    has this role or name.
+    That is its role, such as ``batch``, if its name was made by an exporter and no other dimension
+    has this role or name; otherwise its name.
     """
-    taken = Counter(each.role for each in dimensions) + Counter(each.name for each in dimensions)
+    uses = Counter(dimension.role for dimension in dimensions)
+    uses += Counter(dimension.name for dimension in dimensions)
     return {
-        each.name: each.role
-        if _NUMBERED_NAME.fullmatch(each.name)
-        and each.role not in ("sum", "size")
-        and taken[each.role] == 1
-        else each.name
-        for each in dimensions
+        dimension.name: dimension.role
+        if _NUMBERED_NAME.fullmatch(dimension.name)
+        and dimension.role not in ("sum", "size")
+        and uses[dimension.role] == 1
+        else dimension.name
+        for dimension in dimensions
     }
 
 
 def dimensions_text(dimensions: Sequence[Dimension]) -> str:
     """Return the sizes of `dimensions` as text: ``batch 1 × sequence 128``.
 
-    Dimensions are called as by `typed_names`, batches first. Sums of others are left out.
+    They have the names of `typed_names`, batches first. Sums of other dimensions are left out.
     """
-    listed = [each for each in dimensions if each.role != "sum"] or dimensions
-    in_order = sorted(listed, key=lambda each: each.role != "batch")
+    listed = [dimension for dimension in dimensions if dimension.role != "sum"] or dimensions
+    batches_first = sorted(listed, key=lambda dimension: dimension.role != "batch")
     names = typed_names(dimensions)
-    return some_of(
-        [f"{names[each.name]} {each.size}" for each in in_order], MAX_DIMENSIONS_IN_TEXT, " × "
-    )
+    sizes = [f"{names[dimension.name]} {dimension.size}" for dimension in batches_first]
+    return some_of(sizes, MAX_DIMENSIONS_IN_TEXT, " × ")

@@ -17,7 +17,7 @@ PINNED_NOTE: Final = (
     f"measured with {PINNED_TEXT}, so that figures repeat; without it, as in memdiag profile,"
     " they may be higher"
 )
-"""What is said of figures that sweeps and budgets measure, which differ from those of a profile."""
+"""The note on figures of sweeps and budgets, which differ from the figures of a profile."""
 
 TermName = Literal[
     "runtime",
@@ -123,8 +123,8 @@ class LiveTensor(Record, frozen=True, kw_only=True):
 
 
 FitAnswer = Literal["yes", "probably", "probably not", "no", "unknown", "does not run"]
-"""Whether a size fits: by the upper end of the interval, its most probable figure, or its lower
-end."""
+"""Whether a size fits: ``yes`` by the upper end of the interval, ``probably`` by the most probable
+figure, ``probably not`` by the lower end only."""
 
 
 class EstimatedPoint(Record, frozen=True, kw_only=True):
@@ -308,14 +308,14 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         """Return whether the process fits into a limit at `point`, with the inputs."""
         if not self.may_run(point):
             return "does not run"
-        beside = self.beside_bytes(point)
-        if point.low_bytes + beside > limit_bytes:
+        other_bytes = self.beside_bytes(point)
+        if point.low_bytes + other_bytes > limit_bytes:
             return "no"
-        if point.high_bytes + beside <= limit_bytes and not point.is_floor:
+        if point.high_bytes + other_bytes <= limit_bytes and not point.is_floor:
             return "yes"
         if point.unknown_values and not point.is_measured:
             return "unknown"
-        return "probably" if point.usual_bytes + beside <= limit_bytes else "probably not"
+        return "probably" if point.usual_bytes + other_bytes <= limit_bytes else "probably not"
 
     def may_run(self, point: EstimatedPoint) -> bool:
         """Return False if `point` is beyond a size at which the model was run and failed."""
@@ -328,9 +328,9 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
         )
 
     def beside_bytes(self, point: EstimatedPoint) -> int:
-        """Return what the process has besides the session at `point`: baseline and inputs.
+        """Return the bytes of the process besides the session at `point`: baseline and inputs.
 
-        0 where the baseline is not known.
+        0 if the baseline is not known.
         """
         return 0 if self.baseline_bytes is None else self.baseline_bytes + point.input_bytes
 
@@ -346,7 +346,7 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> EstimatedPoint:
-        """The point that needs most memory, of those at which the model may run."""
+        """The point that needs the most memory, of the points at which the model may run."""
         points = [point for point in self.points if self.may_run(point)] or self.points
         if any(point.is_floor for point in points):
             return max(points, key=lambda point: point.peak_bytes)
@@ -356,4 +356,6 @@ class Estimate(PlottableRecord, frozen=True, kw_only=True):
     def varied(self) -> tuple[str, ...]:
         """The dimensions that have several sizes among the points."""
         names = [dimension.name for dimension in self.dimensions]
-        return tuple(n for n in names if len({point.dims.get(n) for point in self.points}) > 1)
+        return tuple(
+            name for name in names if len({point.dims.get(name) for point in self.points}) > 1
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from memdiag.regular_files import open_without_waiting
 
 MAX_FOLDER_WAIT_S = 10.0
-"""Files are renamed within milliseconds. Who locks a folder for longer does not do that."""
+"""Renaming files takes milliseconds. Whatever locks a folder for longer does something else."""
 
 
 def lock_open_file(file: int) -> None:
@@ -38,7 +38,7 @@ def _lock_folder(folder: int) -> None:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Lock the file at `path`, which is created, for the block.
+    """Lock the file at `path` for the block, and create it if it is missing.
 
     Raises:
         OSError: it cannot be opened.

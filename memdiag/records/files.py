@@ -50,22 +50,22 @@ def save_bytes(content: bytes, path: Path) -> None:
 
 
 def unused_data_notes(files: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence on weights of an earlier model that are left next to a new one.
+    """Return a sentence on weights of an earlier model that are left next to a new model.
 
-    `files` are those of the new model, itself first. Weights are in a file with its name and
-    ``.data``.
+    `files` are the files of the new model, the model first. Its weights are in a file with its name
+    and the suffix ``.data``.
     """
-    data = f"{files[0]}.data" if files else ""
-    if not data or data in files or not os.path.exists(data):
+    data_file = f"{files[0]}.data" if files else ""
+    if not data_file or data_file in files or not os.path.exists(data_file):
         return ()
-    return (f"{data} was there before, and the new {files[0]} does not use it",)
+    return (f"{data_file} was there before, and the new {files[0]} does not use it",)
 
 
 def require_writable(path: Path) -> None:
-    """Check that a file can be created at `path`, before the work whose result it is to contain.
+    """Check that a file can be created at `path`, before the work whose result it will contain.
 
     Raises:
-        ReportError: a folder is there, or no file can be created in its folder.
+        ReportError: `path` is a folder, or no file can be created in its folder.
     """
     if path.is_dir():
         raise ReportError(f"{path}: cannot be written (it is a folder). Choose another file.")
@@ -82,11 +82,11 @@ def require_writable(path: Path) -> None:
 
 
 def save_files(contents: Iterable[tuple[Path, bytes]]) -> None:
-    """Write files with their contents; all or none, where none was there before.
+    """Write files with their contents: all of them, or none if an error occurs.
 
-    All are written next to their target before the first one replaces it, so that an error leaves
-    the files as they were, and never half a file. Of two processes that write the same files at
-    once, one replaces all files of the other.
+    All files are written next to their targets before the first one replaces its target, so that an
+    error leaves the files as they were, and never half a file. If two processes write the same
+    files at once, one replaces all files of the other.
 
     Raises:
         ReportError: a file cannot be written, or isn't a regular file.
@@ -117,7 +117,7 @@ def resolve_output(path: Path) -> Path:
     """Return the regular file that `path` names, links followed, whether it exists or not.
 
     Raises:
-        ReportError: a folder, pipe, device or socket is there.
+        ReportError: it is a folder, pipe, device or socket.
     """
     kind = special_kind(path)
     if kind is not None:
@@ -140,7 +140,7 @@ def special_kind(path: Path) -> str | None:
 def _open_stream(path: Path) -> int | None:
     """Return a descriptor to write to the pipe or character device at `path`; None for others.
 
-    A file that standard output or error is redirected to is such a stream as well: replacing
+    A file to which standard output or error is redirected is such a stream, too: replacing
     ``/dev/stdout`` would lose the rest of the output.
     """
     mode = _file_mode(path)

@@ -42,7 +42,7 @@ class KeyValueCache(Record, frozen=True, kw_only=True):
 
 
 class GenaiConfig(Record, frozen=True, kw_only=True):
-    """What the configuration of a model for onnxruntime-genai states of its cache.
+    """What the configuration of a model for onnxruntime-genai states about its cache.
 
     Attributes:
         feed: the pairs of patterns ``OUTPUT=INPUT``; empty if it names none.
@@ -71,7 +71,7 @@ class Generation(Record, frozen=True, kw_only=True):
         steps: the calls of one token after it.
         cache: the KV cache.
         max_tokens: the longest context of the model; None if it is not known.
-        max_tokens_source: where that is from.
+        max_tokens_source: where `max_tokens` is from.
         buffer_tokens: the tokens for which onnxruntime-genai allocates the cache at once; None if
             the model is not configured for that.
         prefill_cache_bytes, cache_bytes: the size of the arrays of the cache after the prompt, and

@@ -1,4 +1,4 @@
-"""The memory that a control group counts, which its limit applies to."""
+"""Memory counted against a control group's limit."""
 
 from typing import Literal
 
@@ -6,10 +6,10 @@ from memdiag.records.base import Record
 
 
 class GroupMemory(Record, frozen=True, kw_only=True):
-    """What a control group counts, for all of its processes together.
+    """The memory that a control group counts, for all of its processes together.
 
-    The figures are of the largest reading during the measurement. A figure that the version of
-    control groups, or the kernel, does not have is None.
+    The figures are of the largest reading during the measurement. A figure is None if the version
+    of control groups, or the kernel, does not have it.
 
     Attributes:
         version: the version of control groups.

@@ -64,8 +64,6 @@ Unit = Literal["run", "reload", "second"]
 Varied = Literal["content", "shape", "none"]
 """Kinds of variation from run to run."""
 
-"""Values of earlier runs that a program keeps; empty if it keeps none, or if it is not known."""
-
 
 class OwnerBytes(Record, frozen=True, kw_only=True):
     """The resident bytes of one kind of owner, as in an X-ray without models."""
@@ -194,8 +192,8 @@ class Growth(PlottableRecord, frozen=True, kw_only=True):
         trim_returned_bytes: the resident bytes that malloc returned when asked at the end; None if
             it was not asked.
         runs: the number of runs; 0 if it is not known.
-        is_run_count_exact: whether no runs followed those; of a program that was killed they are
-            not known.
+        is_run_count_exact: whether `runs` are all runs. If a program was killed, later runs are not
+            known.
         is_of_calibration: whether the values that are kept are outputs of a calibration of
             ``onnxruntime.quantization``, which releases them at its end.
         warm_up_runs: the runs before growth is judged.

@@ -11,7 +11,7 @@ from memdiag.records.dimension import Dimension
 LIMIT_SCHEMA: Literal["memdiag.limit/1"] = "memdiag.limit/1"
 
 TrialOutcome = Literal["completed", "killed", "failed", "timeout"]
-"""The program ran to its end; was killed at the limit; failed; or took far longer than without."""
+"""``timeout``: the program took far longer than without a limit; ``killed``: at the limit."""
 
 
 class CountedMemory(Record, frozen=True, kw_only=True):
@@ -133,8 +133,8 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
     @property
     def limited(self) -> tuple[LimitPoint, ...]:
         """The trials under a limit, the smallest limit first."""
-        found = [point for point in self.points if point.limit_bytes is not None]
-        return tuple(sorted(found, key=lambda point: point.limit_bytes or 0))
+        points = [point for point in self.points if point.limit_bytes is not None]
+        return tuple(sorted(points, key=lambda point: point.limit_bytes or 0))
 
     @property
     def largest_failed(self) -> LimitPoint | None:

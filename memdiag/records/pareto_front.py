@@ -26,8 +26,8 @@ def is_drawn(point: Point) -> bool:
 def pareto_fronts(points: Sequence[Point]) -> list[Fronts]:
     """Return for each of `points` the fronts that it is on.
 
-    Points that cannot be used or were not compared are on none, and do not count for the others. A
-    latency ratio is 1 where its interval includes 1.
+    Points that cannot be used or were not compared are on no front and are ignored. A latency ratio
+    counts as 1 if its interval includes 1.
     """
     steady, peak = {}, {}
     for index, point in enumerate(points):
@@ -42,6 +42,9 @@ def _front_keys(points: dict[int, tuple[int, float]]) -> set[int]:
     """Return the keys for which no other point is as small in both figures, smaller in one."""
     return {
         key
-        for key, a in points.items()
-        if not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points.values())
+        for key, point in points.items()
+        if not any(
+            other[0] <= point[0] and other[1] <= point[1] and other != point
+            for other in points.values()
+        )
     }

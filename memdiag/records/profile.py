@@ -55,14 +55,14 @@ class Memory(Record, frozen=True, kw_only=True):
 
     @property
     def file_and_shared_bytes(self) -> int | None:
-        """What is not anonymous; None if the system does not report the parts."""
+        """The bytes that are not anonymous; None if the system does not report the parts."""
         return None if self.file_bytes is None else self.file_bytes + (self.shared_bytes or 0)
 
 
 UNKNOWN_MEMORY: Final = Memory(
     rss_bytes=0, anonymous_bytes=None, file_bytes=None, shared_bytes=None
 )
-"""Of a process that was not read."""
+"""The memory of a process that was not read."""
 
 
 class Model(Record, frozen=True, kw_only=True):
@@ -140,23 +140,23 @@ class Session(Record, frozen=True, kw_only=True):
 
     @property
     def fields_in_words(self) -> dict[str, Any]:
-        """Each field by its name in words: texts, or texts by name; none where it is not set."""
-        found: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value == each.default:
+        """Each field by its name in words: texts, or texts by name; empty if it is not set."""
+        value_by_name: dict[str, Any] = {}
+        for session_field in fields(self):
+            value = getattr(self, session_field.name)
+            if value == session_field.default:
                 value = ()
             elif not isinstance(value, tuple | dict):
                 value = ("none" if value is None else str(value),)
-            name = "loaded from" if each.name == "load_from" else each.name.replace("_", " ")
-            found[name] = value
-        return found
+            name = session_field.name.replace("_", " ")
+            value_by_name["loaded from" if name == "load from" else name] = value
+        return value_by_name
 
     @property
     def settings(self) -> dict[str, str]:
-        """What differs from a session by default, in words by name; not the number of runs."""
-        named = self.options | self.run_options | self.environment
-        settings = {name: f"{name}={value}" for name, value in named.items()}
+        """What differs from a default session, in words by name, except for the number of runs."""
+        values = self.options | self.run_options | self.environment
+        settings = {name: f"{name}={value}" for name, value in values.items()}
         settings |= {name: f"{name} disabled" for name in self.disabled_optimizers}
         if self.providers not in ((), DEFAULT_PROVIDERS):
             settings["providers"] = ", ".join(self.providers)
@@ -510,20 +510,24 @@ class Profile(PlottableRecord, frozen=True, kw_only=True):
 
     @property
     def planned_block_bytes(self) -> int:
-        """What the second run added for the block that the memory pattern plans.
+        """The bytes that the second run added for the block that the memory pattern plans.
 
-        0 if it added nothing, or not what is predicted.
+        0 if it added nothing, or another size than predicted.
         """
         steady = self.phase("steady")
         if self.estimate is None or steady is None or not self.runs:
             return 0
         terms = self.estimate.phases[-1].kept_terms
-        planned = sum(term.bytes for term in terms if term.name == "planned block")
-        added = self.runs[0].rss_bytes - steady.start.rss_bytes
-        is_block = abs(added - planned) <= max(MIB, MAX_PLANNED_ERROR * planned)
-        return added if planned and is_block else 0
+        planned_bytes = sum(term.bytes for term in terms if term.name == "planned block")
+        added_bytes = self.runs[0].rss_bytes - steady.start.rss_bytes
+        is_block = abs(added_bytes - planned_bytes) <= max(MIB, MAX_PLANNED_ERROR * planned_bytes)
+        return added_bytes if planned_bytes and is_block else 0
 
     def estimated_peak_bytes(self, name: PhaseName) -> int | None:
-        """Return the predicted peak of a phase for the whole process; None if there is none."""
-        found = self.estimate.phase(name) if self.estimate is not None else None
-        return None if found is None else self.baseline_rss_bytes + found.peak_bytes
+        """Return the predicted peak of a phase, in bytes of the whole process; None if unknown."""
+        estimated_phase = self.estimate.phase(name) if self.estimate is not None else None
+        return (
+            None
+            if estimated_phase is None
+            else self.baseline_rss_bytes + estimated_phase.peak_bytes
+        )

@@ -60,10 +60,10 @@ class SweepStep(Record, frozen=True, kw_only=True):
         figure: the figure.
         before_key, key: the last point before the step and the first one after it.
         before_bytes, after_bytes: the medians of the points until the steps before and after.
-        noise_bytes: the noise beyond which the change is.
+        noise_bytes: the noise that the change exceeds.
         phase: the first phase whose peak (for `steady`: whose kept memory) changed by half as much
             or more; empty if none did, or phases are not known.
-        is_model_changed: whether the content of the model changed at the step as well.
+        is_model_changed: whether the content of the model changed at the step, too.
         is_new: whether the point after the step is not in the store that the sweep is compared
             with, a point before the step is, and a requested job has the figure after the step.
     """
@@ -126,16 +126,16 @@ class SweepSeries(Record, frozen=True, kw_only=True):
     @property
     def is_compared(self) -> bool:
         """Whether a new requested point and one that is not new were measured."""
-        measured = [each for each in self.points if each.peak_bytes is not None]
-        has_new = any(each.is_new and each.is_requested for each in measured)
-        return has_new and not all(each.is_new for each in measured)
+        measured = [point for point in self.points if point.peak_bytes is not None]
+        has_new = any(point.is_new and point.is_requested for point in measured)
+        return has_new and not all(point.is_new for point in measured)
 
     @property
     def fails_now(self) -> bool:
-        """Whether a point completed before the new requested points, and all of these failed."""
-        new = [point for point in self.points if point.is_new and point.is_requested]
-        earlier = any(not point.is_failed for point in self.points if not point.is_new)
-        return bool(new) and all(point.is_failed for point in new) and earlier
+        """Whether all new requested points failed, and an earlier point completed."""
+        new_points = [point for point in self.points if point.is_new and point.is_requested]
+        has_completed = any(not point.is_failed for point in self.points if not point.is_new)
+        return bool(new_points) and all(point.is_failed for point in new_points) and has_completed
 
     @property
     def newest_requested(self) -> SweepPoint | None:
@@ -149,9 +149,11 @@ class SweepSeries(Record, frozen=True, kw_only=True):
 
         Without one, as in a step of the history, it is the point after the step.
         """
-        after = self.points[self.points.index(self.point(step.key)) :]
-        judged = (p for p in after if p.is_requested and p.peak_bytes is not None)
-        return next(judged, after[0])
+        later_points = self.points[self.points.index(self.point(step.key)) :]
+        measured_points = (
+            point for point in later_points if point.is_requested and point.peak_bytes is not None
+        )
+        return next(measured_points, later_points[0])
 
     def point(self, key: str) -> SweepPoint:
         """Return the point whose key is `key`.
@@ -291,18 +293,25 @@ class Sweep(SavableRecord, frozen=True, kw_only=True):
     @property
     def requested_jobs(self) -> Iterator[tuple[SweepSeries, SweepPoint]]:
         """The jobs that the sweep names, each with its series."""
-        return ((s, point) for s in self.series for point in s.points if point.is_requested)
+        return (
+            (series, point)
+            for series in self.series
+            for point in series.points
+            if point.is_requested
+        )
 
     @property
     def compares_nothing(self) -> bool:
         """Whether it has new jobs, and none of a model that is in the store for comparison."""
-        has_new = bool(self.against) and any(p.is_new and p.is_requested for p in self.points)
-        return has_new and not any(each.is_compared or each.fails_now for each in self.series)
+        has_new = bool(self.against) and any(
+            point.is_new and point.is_requested for point in self.points
+        )
+        return has_new and not any(series.is_compared or series.fails_now for series in self.series)
 
     @property
     def over_budget(self) -> tuple[tuple[SweepSeries, SweepPoint, tuple[str, ...]], ...]:
         """The jobs that exceed the budget, each with the limits that it exceeds."""
-        sentences = {each.key: each.sentences for each in self.exceeded}
+        sentences = {job.key: job.sentences for job in self.exceeded}
         return tuple(
             (series, point, sentences[point.key])
             for series in self.series

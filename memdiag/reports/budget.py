@@ -1,4 +1,4 @@
-"""A model against its budget and baseline: which figure exceeds its limit, by how much, and why."""
+"""A model compared with its budget and baseline: which figure exceeds its limit, and why."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ _MAX_NEW_COPIES = 3
 _MAX_COPY_NAME = 100
 _WHOLE_PEAK_FIGURES = ("peak", "process_peak")
 _MIN_SLACK_SHARE = 0.25
-"""Arena slack is what to reduce first from this share of the breached figure on."""
+"""Share of the breached figure from which on arena slack is what to reduce first."""
 
 _MAX_ABOVE_STEADY = 1.1
 """The owners at steady state also explain a peak that is at most this many times as large."""
@@ -30,23 +30,23 @@ def judgement_verdict(judgement: Judgement) -> str:
     """Return the main breach, or that no limit is exceeded; empty if there is no limit."""
     if judgement.is_met:
         limits = "its budget" if judgement.budget.limits else ""
-        before = "its baseline" if judgement.baseline else ""
-        against = " and ".join(part for part in (limits, before) if part)
+        baseline = "its baseline" if judgement.baseline else ""
+        against = " and ".join(part for part in (limits, baseline) if part)
         return f"within {against}" if against else ""
     breach = main_breach(judgement.breaches)
     if breach.figure == "copies":
         return f"{breach.measured} copies of a weight; its {breach.against} is {breach.limit}"
-    each = " a run" if breach.figure == "growth_per_run" else ""
-    over = f"{format_size(breach.over)}{each} over its {breach.against}"
+    run_text = " a run" if breach.figure == "growth_per_run" else ""
+    excess = f"{format_size(breach.over)}{run_text} over its {breach.against}"
     if breach.figure in BUDGET_PHASES:
-        return f"{over} in {breach.figure}"
+        return f"{excess} in {breach.figure}"
     if breach.figure in _WHOLE_PEAK_FIGURES and breach.phase is not None:
-        return f"{breach.figure} {over} ({_peak_phase_text(breach)})"
-    return over if each else f"{breach.figure} {over}"
+        return f"{breach.figure} {excess} ({_peak_phase_text(breach)})"
+    return excess if run_text else f"{breach.figure} {excess}"
 
 
 def _peak_phase_text(breach: Breach) -> str:
-    """Return when a peak is reached. Steady is also the name of a figure, which is not meant."""
+    """Return when a peak is reached. Steady is spelled out, because a figure is called so, too."""
     return "in the runs after the first" if breach.phase == "steady" else f"in {breach.phase}"
 
 
@@ -71,7 +71,7 @@ def judged_sizes_text(judgement: Judgement) -> str:
 
 
 def judgement_lines(judgement: Judgement) -> tuple[str, ...]:
-    """Return the result of a judgement, and below it the figures and the reasons."""
+    """Return the lines of a judgement: its result, then the figures and the reasons."""
     figures = judged_figure_table(judgement, only_breaches=not judgement.is_met)
     details = (*_aligned_figure_lines(figures), *breach_explanations(judgement))
     return (judgement_result_line(judgement), *(f"  {text}" for text in details))
@@ -106,9 +106,12 @@ def judgement_markdown(judgement: Judgement) -> str:
 
 def breach_explanations(judgement: Judgement) -> Iterator[str]:
     """Yield explanations of a breach: runtime, copies of weights, owners, what to try."""
-    before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
-    if judgement.baseline and before != now:
-        yield f"onnxruntime {plain(now or '?')}; the baseline is of {plain(before or '?')}"
+    baseline_release, release = judgement.baseline_onnxruntime, judgement.onnxruntime
+    if judgement.baseline and baseline_release != release:
+        yield (
+            f"onnxruntime {plain(release or '?')};"
+            f" the baseline is of {plain(baseline_release or '?')}"
+        )
     if not judgement.is_met and "copies" in judgement.figures:
         yield from _copy_explanations(judgement)
     if not judgement.is_met:
@@ -120,15 +123,15 @@ def breach_explanations(judgement: Judgement) -> Iterator[str]:
 
 def _breach_memory_lines(judgement: Judgement) -> Iterator[str]:
     """Yield what takes the memory of the breached figures."""
-    main = main_breach(judgement.breaches)
-    is_transient = _is_transient_peak(judgement, main)
+    breach = main_breach(judgement.breaches)
+    is_transient = _is_transient_peak(judgement, breach)
     terms = [term for term in judgement.peak_terms if term.bytes >= MIB]
     if is_transient and terms:
         sizes = (f"{term.name} {format_size(term.bytes)}" for term in terms)
-        yield f"largest parts of {_breached_peak_text(main)}, as estimated: {', '.join(sizes)}"
+        yield f"largest parts of {_breached_peak_text(breach)}, as estimated: {', '.join(sizes)}"
     elif is_transient and judgement.owners:
         yield (
-            f"the owners at {_breached_peak_text(main)} are not known: the X-ray is of the steady"
+            f"the owners at {_breached_peak_text(breach)} are not known: the X-ray is of the steady"
             " state"
         )
     if not is_transient or any(breach.figure not in PEAK_FIGURES for breach in judgement.breaches):
@@ -154,16 +157,18 @@ def _breached_peak_text(breach: Breach) -> str:
 
 
 def _breach_advice(judgement: Judgement) -> Iterator[str]:
-    """Yield what to try: a comparison with the state of the baseline, if it has no new copies; a
-    rewrite, a rule to read about, settings, or what an estimate lists.
+    """Yield what to try.
+
+    That is a comparison with the baseline's model or release if no copy is new, and a rewrite, a
+    rule to read about, settings, or an estimate.
     """
     suspect = judgement.suspect
     model = shlex.quote(plain(judgement.model))
-    main = main_breach(judgement.breaches)
+    breach = main_breach(judgement.breaches)
     sizes = _shell_arguments_text(judgement.arguments[:2], only="--dim")
     is_regression = (
-        main.against == "baseline"
-        and main.figure not in ("copies", "growth_per_run")
+        breach.against == "baseline"
+        and breach.figure not in ("copies", "growth_per_run")
         and bool(judgement.processes)
         and not judgement.copies_are_new
     )
@@ -174,16 +179,16 @@ def _breach_advice(judgement: Judgement) -> Iterator[str]:
         yield f"try: memdiag fix {plain(judgement.model)} --only {suspect.name}"
     elif suspect is not None:
         yield f"see: memdiag explain {suspect.name}"
-    elif judgement.onnxruntime is None or main.figure == "copies":
+    elif judgement.onnxruntime is None or breach.figure == "copies":
         return  # a probed process has no model
-    elif main.figure == "growth_per_run":
+    elif breach.figure == "growth_per_run":
         yield f"try: memdiag leak {model}"
     elif is_regression:
         return
-    elif slack >= _MIN_SLACK_SHARE * main.measured:
+    elif slack >= _MIN_SLACK_SHARE * breach.measured:
         yield f"arena slack is free memory that onnxruntime keeps for later runs. {ARENA_ADVICE}"
         yield f"try: memdiag fix {model}{sizes}"
-    elif not judgement.processes or _is_transient_peak(judgement, main):
+    elif not judgement.processes or _is_transient_peak(judgement, breach):
         command = f"memdiag estimate {model}{_shell_arguments_text(judgement.arguments)}"
         yield f"try: {command} (shows what takes the peak, and what lowers it)"
     else:
@@ -192,9 +197,9 @@ def _breach_advice(judgement: Judgement) -> Iterator[str]:
 
 def _comparison_advice(judgement: Judgement, model: str) -> str:
     """Return how to find out what changed since the baseline: the release, or the model."""
-    before, now = judgement.baseline_onnxruntime, judgement.onnxruntime
-    if before and now and before != now:
-        versions = shlex.quote(f"{plain(before)},{plain(now)}")
+    baseline_release, release = judgement.baseline_onnxruntime, judgement.onnxruntime
+    if baseline_release and release and baseline_release != release:
+        versions = shlex.quote(f"{plain(baseline_release)},{plain(release)}")
         return (
             f"try: memdiag compare {model} --onnxruntime {versions} (shows what changed, and why)"
         )
@@ -205,11 +210,16 @@ def _comparison_advice(judgement: Judgement, model: str) -> str:
 
 
 def _arena_slack_owner_bytes(owners: Sequence[Owner]) -> int:
-    return sum(o.bytes for o in owners if o.kind == "arena" and o.name == ARENA_SLACK_NAME)
+    return sum(
+        owner.bytes for owner in owners if owner.kind == "arena" and owner.name == ARENA_SLACK_NAME
+    )
 
 
 def _shell_arguments_text(arguments: Sequence[str], *, only: str = "") -> str:
-    """Return `arguments` after a blank as text of a shell; nothing unless `only` starts them."""
+    """Return `arguments` quoted for a shell, after a blank.
+
+    Empty if there are none, or if the first one is not `only`.
+    """
     if not arguments or (only and arguments[0] != only):
         return ""
     return f" {shlex.join(map(plain, arguments))}"
@@ -237,7 +247,7 @@ def _aligned_figure_lines(table: Table) -> Iterator[str]:
 
 def _judged_figure_row(judgement: Judgement, name: str, breach: Breach | None) -> Row:
     figure, measured = FIGURES_BY_NAME[name], judgement.figures[name]
-    budget, before = judgement.budget.limits.get(name), judgement.baseline.get(name)
+    budget, baseline = judgement.budget.limits.get(name), judgement.baseline.get(name)
     show: Callable[[int], str] = figure.show
     show_limit = format_limit if figure.unit == "bytes" else show
     if breach and figure.unit == "bytes" and show(measured) == show(breach.limit):
@@ -246,7 +256,7 @@ def _judged_figure_row(judgement: Judgement, name: str, breach: Breach | None) -
         Cell(name, is_strong=breach is not None),
         show(measured),
         "" if budget is None else show_limit(budget),
-        "" if before is None else show(before),
+        "" if baseline is None else show(baseline),
         figure.show(breach.over, signed=True) if breach else "",
     )
 
@@ -256,14 +266,14 @@ def _exact_bytes_text(value: int) -> str:
 
 
 def _copy_explanations(judgement: Judgement) -> Iterator[str]:
-    """Yield the copies that are new, or the copies of the weight with the most copies."""
+    """Yield the new copies, or the copies of the weight that has most."""
     copies = judgement.copies
     if judgement.copies_are_new:
-        first = "; ".join(_new_copy_text(copy) for copy in copies[:_MAX_NEW_COPIES])
-        more = copies[_MAX_NEW_COPIES:]
-        more_bytes = format_size(sum(copy.bytes for copy in more))
-        rest = f"; and {len(more)} more, {more_bytes}" if more else ""
-        yield f"new since the baseline: {first}{rest}"
+        first_copies = "; ".join(_new_copy_text(copy) for copy in copies[:_MAX_NEW_COPIES])
+        further_copies = copies[_MAX_NEW_COPIES:]
+        further_size = format_size(sum(copy.bytes for copy in further_copies))
+        further_text = f"; and {len(further_copies)} more, {further_size}" if further_copies else ""
+        yield f"new since the baseline: {first_copies}{further_text}"
     elif "copies" in judgement.baseline:
         yield "no copy of a weight is new since the baseline"
     elif copies:

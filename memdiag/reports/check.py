@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_COSTLIEST_FINDINGS = 5
 _MAX_PRINTED_MESSAGE = 200
 _MAX_LISTED_IN_CHECK = 4
-"""Inputs and dimensions of a model that are listed."""
+"""Inputs, dimensions and remedies that are listed."""
 
 
 def print_check_report(check: Check, console: Console, *, detail: Detail = Detail.USUAL) -> None:
@@ -56,8 +56,8 @@ def _print_all_findings(check: Check, console: Console) -> None:
 
 
 def _print_costliest_findings(check: Check, console: Console, detail: Detail) -> None:
-    """Print the costliest findings without details, and how many are left out."""
-    findings = sorted(check.findings, key=lambda each: -max(each.bytes, each.peak_bytes))
+    """Print the costliest findings without details, and how many more there are."""
+    findings = sorted(check.findings, key=lambda finding: -max(finding.bytes, finding.peak_bytes))
     limit = _MAX_COSTLIEST_FINDINGS if detail is Detail.USUAL else 1
     for finding in findings[:limit]:
         text = finding_text(finding)
@@ -68,14 +68,14 @@ def _print_costliest_findings(check: Check, console: Console, detail: Detail) ->
         print_line(
             console, f"  {text.cost or text.evidence}{remedies and f' · remedy: {remedies}'}"
         )
-    more = len(findings) - limit
-    left_out = [f"{counted(more, 'more finding')}"] if more > 0 else []
-    notes = sum(len(model.notes) for model in check.models)
-    left_out += [counted(notes, "note")] if notes else []
+    omitted_count = len(findings) - limit
+    omitted_texts = [f"{counted(omitted_count, 'more finding')}"] if omitted_count > 0 else []
+    note_count = sum(len(model.notes) for model in check.models)
+    omitted_texts += [counted(note_count, "note")] if note_count else []
     if detail is Detail.USUAL and len(check.models) == 1:
         print_separated_lines(console, _model_input_sentences(check.models[0]))
-    if left_out or findings:
-        print_separated_lines(console, [f"With -v: {', '.join([*left_out, 'details'])}."])
+    if omitted_texts or findings:
+        print_separated_lines(console, [f"With -v: {', '.join([*omitted_texts, 'details'])}."])
 
 
 def _model_finding_texts(check: Check, model: CheckedModel) -> list[FindingText]:
@@ -86,32 +86,33 @@ def check_markdown(check: Check) -> str:
     """Return Markdown: the result, the findings, and the models that could not be examined."""
     blocks = ["## Memory check", f"**{md.escape(check_summary(check))}**"]
     for model in check.models:
-        found = _model_finding_texts(check, model)
+        texts = _model_finding_texts(check, model)
         blocks += [
             f"### {md.code_span(plain(model.path))}",
             md.escape(plain(model.error or "")),
-            findings_markdown(found),
+            findings_markdown(texts),
             md.bullet_list([*_model_input_sentences(model), *map(plain, model.notes)]),
         ]
     return md.document(blocks)
 
 
 def _model_input_sentences(model: CheckedModel) -> list[str]:
-    """Return sentences on the inputs and their free dimensions, with the sizes that are assumed."""
+    """Return sentences on the inputs and the sizes of their free dimensions."""
     if not model.inputs:
         return []
     texts = ["inputs " + some_of([*map(_input_type_text, model.inputs)], _MAX_LISTED_IN_CHECK)]
     names = typed_names(model.dimensions)
-    for source, how in (("given", "given"), ("chosen", "assumed; --dim NAME=N sets others")):
-        found = [each for each in model.dimensions if each.source == source]
-        sizes = [f"{plain(names[each.name])}={each.size}" for each in found]
+    explanations = {"given": "given", "chosen": "assumed; --dim NAME=N sets others"}
+    for source, explanation in explanations.items():
+        dimensions = [dimension for dimension in model.dimensions if dimension.source == source]
+        sizes = [f"{plain(names[dimension.name])}={dimension.size}" for dimension in dimensions]
         if sizes:
-            texts.append(f"free dimensions {some_of(sizes, _MAX_LISTED_IN_CHECK)} ({how})")
+            texts.append(f"free dimensions {some_of(sizes, _MAX_LISTED_IN_CHECK)} ({explanation})")
     return texts
 
 
-def _input_type_text(value: ModelInput) -> str:
-    if value.shape is None:
-        return f"{plain(value.name)}: {plain(value.dtype)} of unknown rank"
-    sizes = ", ".join(plain(str(size)) for size in value.shape)
-    return f"{plain(value.name)}: {plain(value.dtype)}[{sizes}]"
+def _input_type_text(model_input: ModelInput) -> str:
+    if model_input.shape is None:
+        return f"{plain(model_input.name)}: {plain(model_input.dtype)} of unknown rank"
+    sizes = ", ".join(plain(str(size)) for size in model_input.shape)
+    return f"{plain(model_input.name)}: {plain(model_input.dtype)}[{sizes}]"

@@ -24,7 +24,7 @@ _ASCII_REPLACEMENTS = str.maketrans(
 
 @contextmanager
 def plain_output(console: Console) -> Iterator[None]:
-    """Print what the block prints on `console`. A pipe gets no blanks at the ends of lines."""
+    """Pass the block's output to `console`. A pipe gets it without blanks at the ends of lines."""
     if console.is_terminal:
         yield
         return
@@ -35,12 +35,12 @@ def plain_output(console: Console) -> Iterator[None]:
 
 
 def no_workflow_command(text: str) -> str:
-    """Return a line that GitHub Actions does not take for a command such as ``::error::…``."""
+    """Return `text`, changed if GitHub Actions would take it for a command (``::error::…``)."""
     return f"\\{text}" if text.lstrip().startswith(_WORKFLOW_COMMANDS) else text
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print `text`, wrapped at the terminal's width; nothing if it is empty."""
+    """Print `text`, wrapped at the width of the terminal; nothing if it is empty."""
     from rich.text import Text
 
     if text:
@@ -72,17 +72,19 @@ def print_separated_lines(console: Console, lines: Sequence[str]) -> None:
 
 
 def print_files(console: Console, paths: Sequence[Path], *, is_short: bool) -> None:
-    """Print the files that were written, one folder per line, and if `is_short` some of many."""
-    folders: dict[Path, list[str]] = {}
+    """Print the names of files, one folder per line; only some of many if `is_short`."""
+    names_by_folder: dict[Path, list[str]] = {}
     for path in paths:
-        folders.setdefault(path.parent, []).append(plain(path.name))
-    for folder, names in folders.items():
-        shown = _MAX_SHORT_FILES if is_short and len(names) > _MAX_SHORT_FILES + 1 else len(names)
-        print_line(console, f"{plain(str(folder))}{os.sep}   {some_of(names, shown, ' · ')}")
+        names_by_folder.setdefault(path.parent, []).append(plain(path.name))
+    for folder, names in names_by_folder.items():
+        shown_count = (
+            _MAX_SHORT_FILES if is_short and len(names) > _MAX_SHORT_FILES + 1 else len(names)
+        )
+        print_line(console, f"{plain(str(folder))}{os.sep}   {some_of(names, shown_count, ' · ')}")
 
 
 def terminal_text(console: Console, text: str) -> str:
-    """Return `text` in characters that the terminal's encoding has."""
+    """Return `text` in characters that the encoding of the terminal has."""
     try:
         text.encode(console.encoding)
     except UnicodeEncodeError:

@@ -6,7 +6,7 @@ from memdiag.units import MIB
 
 
 def kubernetes_resources(request_bytes: int, limit_bytes: int, comments: Sequence[str]) -> str:
-    """Return the ``resources`` of a container in Kubernetes, after `comments`, a line each."""
+    """Return the ``resources`` of a container in Kubernetes, below the lines of `comments`."""
     return (
         f"{_yaml_comment(comments)}resources:\n  requests:\n"
         f"    memory: {_rounded_up_mebibytes(request_bytes)}Mi\n  limits:\n"
@@ -17,7 +17,7 @@ def kubernetes_resources(request_bytes: int, limit_bytes: int, comments: Sequenc
 def compose_service(
     name: str, request_bytes: int, limit_bytes: int, comments: Sequence[str]
 ) -> str:
-    """Return the service `name` of Compose, whose unit M is MiB, without swap."""
+    """Return a service of Compose without swap. The unit M of Compose is MiB."""
     limit = _rounded_up_mebibytes(limit_bytes)
     return (
         f"{_yaml_comment(comments)}services:\n"
@@ -52,7 +52,10 @@ def _rounded_up_mebibytes(size: int) -> int:
 
 
 def _compose_service_name(name: str) -> str:
-    """Return `name` with the characters that Compose permits, and a letter first."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "-" for c in name.lower())
-    kept = kept.strip("-_") or "model"
-    return kept if kept[0].isalpha() else f"model-{kept}"
+    """Return `name` in characters that Compose permits, with a letter first."""
+    service_name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-"
+        for letter in name.lower()
+    )
+    service_name = service_name.strip("-_") or "model"
+    return service_name if service_name[0].isalpha() else f"model-{service_name}"

@@ -1,4 +1,4 @@
-"""The limits of a container, and what its control group counts, in words."""
+"""The limits of a container and the memory that its control group counts, in words."""
 
 from memdiag.records.group_memory import GroupMemory
 from memdiag.records.profile import Environment
@@ -6,7 +6,7 @@ from memdiag.units import counted, format_limit, format_size
 
 
 def container_sentence(environment: Environment, group: GroupMemory | None) -> str:
-    """Return the limits of the container and what counted towards them; empty without a limit."""
+    """Return the limits of the container and the memory counted against them; empty without one."""
     limits = container_limits(environment)
     if not limits:
         return ""
@@ -25,7 +25,7 @@ def container_limits(environment: Environment) -> str:
 
 
 def group_facts(environment: Environment, group: GroupMemory | None) -> list[tuple[str, str]]:
-    """Return the rows on the container and its control group for a table of facts."""
+    """Return rows on the container and its control group for a table of facts."""
     rows = [("container", limits)] if (limits := container_limits(environment)) else []
     if group is None or group.current_bytes is None:
         return rows
@@ -47,8 +47,8 @@ def _counted_memory_text(group: GroupMemory | None) -> str:
         f" processes in it{f': {parts}' if parts else ''}."
     )
     if group.oom_kills:
-        killed = counted(group.oom_kills, "process", "processes")
-        text += f" The kernel killed {killed} in it."
+        killed_processes = counted(group.oom_kills, "process", "processes")
+        text += f" The kernel killed {killed_processes} in it."
     elif group.limit_hits:
         text += f" It reached the limit {counted(group.limit_hits, 'time')}."
     return text

@@ -27,7 +27,7 @@ _MAX_FINDINGS_OF_A_RULE = 5
 _MAX_MARKDOWN_FINDINGS = 50
 _FIX_HINT = "memdiag fix tries {}options of the session and optimizers"
 
-# Read, not imported: a saved profile is rendered where onnx is not installed.
+# Rules are read, not imported, because a saved profile is also rendered without onnx.
 _RULE_FOLDERS = [
     resources.files("memdiag").joinpath(*path)
     for path in (["rules", "catalog"], ["rules", "device"], ["programs", "rules"])
@@ -96,44 +96,51 @@ def _findings_summary(
     duration_s: float | None = None,
     max_bytes: int | None = None,
 ) -> tuple[str, str]:
-    """Return the line that ends a list of findings, and a sentence on those without a remedy.
+    """Return the line that ends a list of findings, and a sentence on findings without a remedy.
 
-    The sentence is empty without such findings. Several findings may be about the same bytes: the
-    sum is limited to `max_bytes`.
+    The sentence is empty if all have a remedy. Several findings may be about the same bytes, so
+    their sum is limited to `max_bytes`.
     """
     confirmed = [finding for finding in findings if finding.evidence != "refuted"]
     parts = [counted(len(confirmed), "finding") if confirmed else "no findings"]
     if models != 1:
         parts[0] += f" in {models:,} models"
     limit = math.inf if max_bytes is None else max(0, max_bytes)
-    saving = [each for each in confirmed if each.remedies]
-    private = sum(_finding_steady_bytes(each) for each in saving if each.is_private)
-    avoidable = min(limit, sum(_finding_steady_bytes(each) for each in saving) - private)
-    at_peak = max((each.peak_bytes for each in saving), default=0)
-    if avoidable:
-        parts.append(f"up to {format_size(int(avoidable))} avoidable at steady state")
-    elif private:
-        parts.append(f"up to {format_size(private)} of private memory avoidable")
-    elif at_peak:
-        parts.append(f"up to {format_size(at_peak)} avoidable at the peak")
-    rest = min(
-        limit - avoidable, sum(_finding_steady_bytes(f) for f in confirmed if not f.remedies)
+    remediable = [finding for finding in confirmed if finding.remedies]
+    private_bytes = sum(
+        _finding_steady_bytes(finding) for finding in remediable if finding.is_private
     )
-    unsaved = ""
-    if rest:
-        count = sum(not each.remedies and _finding_steady_bytes(each) > 0 for each in confirmed)
-        of_all = f"the {len(confirmed):,} findings" if len(confirmed) > 1 else "the finding"
+    avoidable_bytes = min(
+        limit, sum(_finding_steady_bytes(finding) for finding in remediable) - private_bytes
+    )
+    avoidable_peak_bytes = max((finding.peak_bytes for finding in remediable), default=0)
+    if avoidable_bytes:
+        parts.append(f"up to {format_size(int(avoidable_bytes))} avoidable at steady state")
+    elif private_bytes:
+        parts.append(f"up to {format_size(private_bytes)} of private memory avoidable")
+    elif avoidable_peak_bytes:
+        parts.append(f"up to {format_size(avoidable_peak_bytes)} avoidable at the peak")
+    unremedied_bytes = min(
+        limit - avoidable_bytes,
+        sum(_finding_steady_bytes(finding) for finding in confirmed if not finding.remedies),
+    )
+    unremedied_text = ""
+    if unremedied_bytes:
+        count = sum(
+            not finding.remedies and _finding_steady_bytes(finding) > 0 for finding in confirmed
+        )
+        findings_words = f"the {len(confirmed):,} findings" if len(confirmed) > 1 else "the finding"
         if count < len(confirmed):
-            of_all = f"{'one' if count == 1 else f'{count:,}'} of {of_all}"
-        unsaved = (
-            f"No rewrite is known for {of_all} ({format_size(int(rest))}); memdiag fix tries"
-            " options of the session as well"
+            findings_words = f"{'one' if count == 1 else f'{count:,}'} of {findings_words}"
+        unremedied_text = (
+            f"No rewrite is known for {findings_words} ({format_size(int(unremedied_bytes))});"
+            " memdiag fix tries options of the session as well"
         )
     if len(findings) > len(confirmed):
         parts.append(f"{len(findings) - len(confirmed):,} more refuted by the measurement")
     if duration_s is not None:
         parts.append(f"in {format_duration(duration_s)}")
-    return ", ".join(parts), unsaved
+    return ", ".join(parts), unremedied_text
 
 
 def profile_summary(profile: Profile) -> str:
@@ -144,19 +151,19 @@ def profile_summary(profile: Profile) -> str:
 
 def check_summary(check: Check) -> str:
     """Return the line that ends the answer of a check."""
-    examined = sum(model.error is None for model in check.models)
-    failed = len(check.models) - examined
-    parts, unsaved = [f"{counted(failed, 'model')} could not be read"], ""
-    if examined or not failed:
-        found, unsaved = _findings_summary(
-            check.findings, models=examined, duration_s=check.duration_s
+    examined_count = sum(model.error is None for model in check.models)
+    failed_count = len(check.models) - examined_count
+    parts, advice = [f"{counted(failed_count, 'model')} could not be read"], ""
+    if examined_count or not failed_count:
+        summary, advice = _findings_summary(
+            check.findings, models=examined_count, duration_s=check.duration_s
         )
-        parts = [found, *parts] if failed else [found]
-        if examined == 1 and not failed and not unsaved:
+        parts = [summary, *parts] if failed_count else [summary]
+        if examined_count == 1 and not failed_count and not advice:
             has_remedy = any(finding.remedies for finding in check.findings)
-            unsaved = _FIX_HINT.format("the remedies, " if has_remedy else "")
+            advice = _FIX_HINT.format("the remedies, " if has_remedy else "")
     answer = ", ".join((*parts, f"for onnxruntime {plain(check.onnxruntime)}"))
-    return f"{answer}. {unsaved}." if unsaved else answer
+    return f"{answer}. {advice}." if advice else answer
 
 
 def print_findings(
@@ -166,12 +173,12 @@ def print_findings(
     *,
     names_model: bool = False,
 ) -> None:
-    """Print the first `limit` of `findings`, or the first of each rule, and count the others.
+    """Print the first `limit` of `findings`, or the first few of each rule, and count the others.
 
-    `names_model` starts each with its model.
+    With `names_model`, each starts with its model.
     """
-    shown = _first_of_each_rule(findings) if limit is None else findings[:limit]
-    for finding in shown:
+    shown_findings = _first_of_each_rule(findings) if limit is None else findings[:limit]
+    for finding in shown_findings:
         model = f"{finding.model}: " if names_model else ""
         name = f" [{finding.name}]" if finding.name else ""
         print_line(
@@ -184,40 +191,43 @@ def print_findings(
         for sentence in _left_out_findings(findings):
             print_line(console, sentence)
     elif len(findings) > limit:
-        rest = [
-            f"{each.name} ({format_size(each.size_bytes)})" if each.size_bytes else each.name
-            for each in findings[limit:]
+        remaining_names = [
+            f"{finding.name} ({format_size(finding.size_bytes)})"
+            if finding.size_bytes
+            else finding.name
+            for finding in findings[limit:]
         ]
-        more = counted(len(rest), "more finding")
-        print_line(console, f"{more} in the reports: {some_of(rest)}")
+        more_text = counted(len(remaining_names), "more finding")
+        print_line(console, f"{more_text} in the reports: {some_of(remaining_names)}")
 
 
 def findings_markdown(findings: Sequence[FindingText]) -> str:
-    """Return `findings` as a list in Markdown, and how many are not in it."""
+    """Return `findings` as a list in Markdown, with the number of findings that are left out."""
     lines = []
     for finding in findings[:_MAX_MARKDOWN_FINDINGS]:
         facts = f" *{md.escape(finding.facts)}*" if finding.facts else ""
         lines.append(f"- {md.code_span(finding.name)}: {md.escape(finding.prose)}{facts}")
-    left_out = len(findings) - _MAX_MARKDOWN_FINDINGS
-    return "\n".join([*lines, f"- and {left_out:,} more"] if left_out > 0 else lines)
+    omitted_count = len(findings) - _MAX_MARKDOWN_FINDINGS
+    return "\n".join([*lines, f"- and {omitted_count:,} more"] if omitted_count > 0 else lines)
 
 
 def _first_of_each_rule(findings: Sequence[FindingText]) -> Iterator[FindingText]:
-    counts: Counter[str] = Counter()
+    count_by_rule: Counter[str] = Counter()
     for finding in findings:
-        counts[finding.name] += 1
-        if counts[finding.name] <= _MAX_FINDINGS_OF_A_RULE:
+        count_by_rule[finding.name] += 1
+        if count_by_rule[finding.name] <= _MAX_FINDINGS_OF_A_RULE:
             yield finding
 
 
 def _left_out_findings(findings: Sequence[FindingText]) -> Iterator[str]:
     """Yield a sentence for each rule with more findings than are printed."""
     for name in dict.fromkeys(finding.name for finding in findings):
-        rest = [each for each in findings if each.name == name][_MAX_FINDINGS_OF_A_RULE:]
-        if rest:
-            size = format_size(sum(finding.size_bytes for finding in rest))
-            more = f"and {len(rest):,} more of {name}"
-            yield f"{more}, {size} together (all with --format json)"
+        findings_of_rule = [finding for finding in findings if finding.name == name]
+        omitted_findings = findings_of_rule[_MAX_FINDINGS_OF_A_RULE:]
+        if omitted_findings:
+            size = format_size(sum(finding.size_bytes for finding in omitted_findings))
+            more_text = f"and {len(omitted_findings):,} more of {name}"
+            yield f"{more_text}, {size} together (all with --format json)"
 
 
 def _finding_steady_bytes(finding: Finding) -> int:
@@ -250,10 +260,10 @@ def _peak_share_text(finding: Finding) -> str:
 
 def _agrees_with_measurement(finding: Finding) -> bool:
     """Return whether the cost was not measured, or agrees with the measurement."""
-    measured = finding.measured_bytes
-    if measured is None or finding.run_bytes or not finding.bytes:
+    measured_bytes = finding.measured_bytes
+    if measured_bytes is None or finding.run_bytes or not finding.bytes:
         return True
-    return abs(measured - finding.bytes) <= _AGREEMENT_SHARE * finding.bytes
+    return abs(measured_bytes - finding.bytes) <= _AGREEMENT_SHARE * finding.bytes
 
 
 def _evidence_text(finding: Finding) -> str:
@@ -277,8 +287,8 @@ class RuleTextBlock:
     """A heading, a paragraph or a list of a rule's documentation.
 
     Attributes:
-        items: the items, one for a heading or paragraph; each is a sequence of texts with whether
-            they are code.
+        items: the items of a list; a heading or paragraph has one. An item consists of texts, each
+            with whether it is code.
     """
 
     kind: Literal["heading", "paragraph", "list"]
@@ -288,8 +298,8 @@ class RuleTextBlock:
 def rule_documentation(rule: str) -> tuple[RuleTextBlock, ...]:
     """Return the documentation of the rule called `rule`; empty if there is no such rule.
 
-    A record may be from another version of memdiag, which has other rules, or be damaged: a name
-    may be too long for a file.
+    A record may be from another version of memdiag, which has other rules. It may also be damaged:
+    its name may be too long for a file.
     """
     if not re.fullmatch(r"[a-z0-9-]+", rule):
         return ()
@@ -309,11 +319,13 @@ def rule_text_blocks(markdown: str) -> Iterator[RuleTextBlock]:
             yield RuleTextBlock(kind="heading", items=(_code_spans(lines[0].lstrip("# ")),))
             lines = lines[1:]
         starts = [index for index, line in enumerate(lines) if line.startswith("- ")]
-        first = starts[0] if starts else len(lines)
-        if lines[:first]:
-            yield RuleTextBlock(kind="paragraph", items=(_code_spans(" ".join(lines[:first])),))
+        first_item = starts[0] if starts else len(lines)
+        if lines[:first_item]:
+            yield RuleTextBlock(
+                kind="paragraph", items=(_code_spans(" ".join(lines[:first_item])),)
+            )
         items: list[str] = []
-        for text in lines[first:]:
+        for text in lines[first_item:]:
             if text.startswith("- "):
                 items.append(text[2:])
             else:
@@ -329,6 +341,6 @@ def _has_rule(module: ast.Module) -> bool:
 
 
 def _code_spans(text: str) -> tuple[tuple[str, bool], ...]:
-    """Return the parts of `text`, each with whether it is code (between back-ticks)."""
+    """Return the parts of `text`, each with whether it is code (between backticks)."""
     parts = text.replace("``", "`").split("`")
     return tuple((part, bool(index % 2)) for index, part in enumerate(parts) if part)

@@ -24,8 +24,10 @@ def feed_sentence(generation: Generation) -> str:
     pairs = listed_names(
         [text.replace("=", " to ") for text in generation.feed], limit=MAX_FEED_PATTERNS
     )
-    found = _FEED_SOURCE_CLAUSES[generation.found_by]
-    return f"Each call is fed {generation.cache.tensors} outputs of the call before: {pairs}{found}"
+    source = _FEED_SOURCE_CLAUSES[generation.found_by]
+    return (
+        f"Each call is fed {generation.cache.tensors} outputs of the call before: {pairs}{source}"
+    )
 
 
 def cache_sentences(generation: Generation) -> list[str]:
@@ -36,22 +38,22 @@ def cache_sentences(generation: Generation) -> list[str]:
         f"KV cache after {tokens:,} tokens: {format_size(size)} = {cache.formula(tokens)}; each"
         f" token adds {kibibytes_text(cache.token_bytes)}"
     ]
-    measured = generation.cache_bytes
-    if measured is not None and measured != size:
-        sentences.append(f"The cache that was measured has {format_size(measured)}")
-    longest = generation.max_tokens
-    if longest is not None:
+    measured_bytes = generation.cache_bytes
+    if measured_bytes is not None and measured_bytes != size:
+        sentences.append(f"The cache that was measured has {format_size(measured_bytes)}")
+    longest_context = generation.max_tokens
+    if longest_context is not None:
         source = f" ({plain(generation.max_tokens_source)})" if generation.max_tokens_source else ""
         sentences.append(
-            f"At the longest context, {longest:,} tokens{source}, the cache takes"
-            f" {format_size(cache.bytes_at(longest))}"
+            f"At the longest context, {longest_context:,} tokens{source}, the cache takes"
+            f" {format_size(cache.bytes_at(longest_context))}"
         )
-    buffer = generation.buffer_tokens
-    if buffer is not None:
+    buffer_tokens = generation.buffer_tokens
+    if buffer_tokens is not None:
         sentences.append(
-            f"onnxruntime-genai allocates the cache for {buffer:,} tokens at once, as"
+            f"onnxruntime-genai allocates the cache for {buffer_tokens:,} tokens at once, as"
             " genai_config.json sets past_present_share_buffer and max_length:"
-            f" {format_size(cache.bytes_at(buffer))}. Here it grows with the tokens"
+            f" {format_size(cache.bytes_at(buffer_tokens))}. Here it grows with the tokens"
         )
     return sentences
 

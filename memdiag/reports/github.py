@@ -33,7 +33,7 @@ def profile_annotations(record: Profile, judgement: Judgement | None = None) -> 
 
 
 def growth_annotations(record: Growth) -> str:
-    """Return workflow commands: an error for a leak, kept values or an early end, else a notice."""
+    """Return workflow commands: an error for a leak, kept values or an early end, or a notice."""
     answer = growth_headline(record)
     file = record.subject if record.kind == "model" else ""
     lines = [
@@ -52,15 +52,16 @@ def growth_annotations(record: Growth) -> str:
 def sweep_annotations(record: Sweep) -> str:
     """Return workflow commands: errors, warnings for failures, and the answer.
 
-    Errors are exceeded budgets and regressions; both and warnings are of the jobs that the sweep
-    names, the answer of the whole store.
+    Errors are exceeded budgets and regressions. Errors and warnings are about the jobs that the
+    sweep names, the answer is about the whole store.
     """
     lines = []
     for series, point, exceeded in record.over_budget[:MAX_ANNOTATIONS]:
         name = " · ".join(filter(None, (series.model, series.dims, series.options)))
         message = f"{name} · onnxruntime {point.onnxruntime}: {'; '.join(exceeded)}"
         lines.append(_workflow_command("error", series.address, "budget exceeded", message))
-    regressions = sorted(record.regressions, key=lambda each: -each[1].bytes)
+    # A regression is a series with its step.
+    regressions = sorted(record.regressions, key=lambda regression: -regression[1].bytes)
     for series, step in regressions[:MAX_ANNOTATIONS]:
         sizes = f"{format_size(step.before_bytes)} → {format_size(step.after_bytes)}"
         message = f"{step_words(series, step)} ({sizes}), {step_place(series, step)}"
@@ -87,9 +88,9 @@ def _profile_commands(record: Profile, judgement: Judgement | None) -> Iterator[
         yield _workflow_command("error", file, "memory profile", profile_headline(record).first)
     if judgement is not None:
         kind = "notice" if judgement.is_met else "error"
-        first, *rest = budget.judgement_lines(judgement)
-        title, _, answer = first.partition(": ")
-        yield _workflow_command(kind, file, title, "\n".join((answer, *rest)))
+        result_line, *further_lines = budget.judgement_lines(judgement)
+        title, _, answer = result_line.partition(": ")
+        yield _workflow_command(kind, file, title, "\n".join((answer, *further_lines)))
     confirmed = [finding for finding in record.findings if finding.evidence != "refuted"]
     for finding in confirmed[:MAX_ANNOTATIONS]:
         text = finding_text(finding)

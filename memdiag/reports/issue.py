@@ -23,7 +23,7 @@ from memdiag.units import counted, format_size
 _MAX_REPRODUCED_RUNS = 1000
 _NUMPY_TYPES = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
-"""NumPy's names of types that ONNX calls differently."""
+"""NumPy's names for types that have another name in ONNX."""
 
 
 def issue_markdown(record: ReportedRecord, report: str) -> str:
@@ -51,8 +51,8 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
         command, program = ("memdiag", "run", "--", *record.command), None
         versions = [process.onnxruntime for process in record.processes]
     elif isinstance(record, Growth):
-        before = ("--",) if record.kind == "program" else ()
-        command, program = ("memdiag", "leak", *before, record.subject), None
+        separator = ("--",) if record.kind == "program" else ()
+        command, program = ("memdiag", "leak", *separator, record.subject), None
         versions = [record.onnxruntime]
     else:
         assert isinstance(record, Comparison), "other records have no such format"
@@ -63,11 +63,13 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
             )
         profiles = [column.profile for column in record.columns if column.profile is not None]
         environment = profiles[0].environment if profiles else None
-        command = ("memdiag", "compare", *dict.fromkeys(each.model for each in record.columns))
+        command = ("memdiag", "compare", *dict.fromkeys(column.model for column in record.columns))
         program = _reproduction_lines(profiles[0]) if profiles else None
-        by_label = record.kind == "onnxruntime"
-        versions = [each.label if by_label else each.onnxruntime for each in record.columns]
-    known = ", ".join(dict.fromkeys(plain(version) for version in versions if version))
+        has_release_labels = record.kind == "onnxruntime"
+        versions = [
+            column.label if has_release_labels else column.onnxruntime for column in record.columns
+        ]
+    releases = ", ".join(dict.fromkeys(plain(version) for version in versions if version))
     return md.document(
         (
             report,
@@ -78,7 +80,7 @@ def issue_markdown(record: ReportedRecord, report: str) -> str:
             "## Platform",
             md.escape(_platform_text(environment, gpu)),
             "## ONNX Runtime Version or Commit ID",
-            md.escape(known or "unknown"),
+            md.escape(releases or "unknown"),
             "## Model File",
             "<!-- Attach the model, or one that behaves alike. Say if you cannot. -->",
         )
@@ -94,7 +96,7 @@ def _platform_text(environment: Environment | None, gpu: str = "") -> str:
 
 
 def _reproduction_lines(profile: Profile) -> Iterator[str]:
-    """Yield a program with onnxruntime alone that prints the largest resident set so far."""
+    """Yield a program without memdiag that prints the largest resident set so far."""
     session = profile.session
     for name, text in session.environment.items():
         yield f"# export {shlex.quote(plain(name))}={shlex.quote(plain(text))}"
@@ -108,15 +110,18 @@ def _reproduction_lines(profile: Profile) -> Iterator[str]:
     ]
     model = PurePath(profile.model.path).name if profile.model.path else "model.onnx"
     source = f'open({model!r}, "rb").read()' if session.load_from == "bytes" else repr(model)
-    disabled = [*session.disabled_optimizers]
-    end = f", disabled_optimizers={disabled!r}" if disabled else ""
-    yield f"session = ort.InferenceSession({source}, options, providers={providers!r}{end})"
+    disabled_optimizers = [*session.disabled_optimizers]
+    optimizers_argument = (
+        f", disabled_optimizers={disabled_optimizers!r}" if disabled_optimizers else ""
+    )
+    arguments = f"{source}, options, providers={providers!r}{optimizers_argument}"
+    yield f"session = ort.InferenceSession({arguments})"
     yield 'print("loaded", peak())'
     if session.runs is None:
         return
     yield "inputs = {"
-    for value in profile.inputs:
-        yield f"    {value.name!r}: {_input_array_code(value)},"
+    for model_input in profile.inputs:
+        yield f"    {model_input.name!r}: {_input_array_code(model_input)},"
     yield "}"
     yield "run_options = ort.RunOptions()"
     for name, text in session.run_options.items():
@@ -126,9 +131,9 @@ def _reproduction_lines(profile: Profile) -> Iterator[str]:
     yield 'print("run", peak())'
 
 
-def _input_array_code(value: Input) -> str:
-    """Return the code of an input of the right type and shape; its values are not in the record."""
-    dtype = _NUMPY_NAMES.get(value.dtype, value.dtype)
-    if value.shape is None or not _NUMPY_TYPES.fullmatch(dtype):
-        return f"...  # {plain(value.dtype)}"
-    return f"np.ones({[*value.shape]}, {dtype!r})"
+def _input_array_code(model_input: Input) -> str:
+    """Return code for an input with the right type and shape. The record lacks its values."""
+    dtype = _NUMPY_NAMES.get(model_input.dtype, model_input.dtype)
+    if model_input.shape is None or not _NUMPY_TYPES.fullmatch(dtype):
+        return f"...  # {plain(model_input.dtype)}"
+    return f"np.ones({[*model_input.shape]}, {dtype!r})"

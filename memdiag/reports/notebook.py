@@ -60,16 +60,16 @@ def one_line(record: Any) -> str:
 
 
 def record_html(record: Any) -> str:
-    """Return the answer of `record` as HTML, its picture if it has one, and the rest to unfold.
+    """Return the answer of `record` as HTML, with its picture if it has one, and folded details.
 
-    What to do and the phases of a profile, and the sessions and findings of a program, are not
-    folded. A finding is one line to unfold.
+    Details that a terminal usually prints are not folded for a profile and a recorded program. A
+    finding is one line that unfolds.
     """
     record = escaped_record(record)
     answer = f"<b>{escape(one_line(record)[1:-1])}</b>"
     if isinstance(record, Finding):
-        rest = _preformatted_html(_text_below_answer(record))
-        return f"<details><summary>{answer}</summary>{rest}</details>"
+        details = _preformatted_html(_text_below_answer(record))
+        return f"<details><summary>{answer}</summary>{details}</details>"
     visible, details = "", _preformatted_html(_text_below_answer(record))
     if isinstance(record, Profile | ProgramRun):
         visible, details = map(_preformatted_html, _visible_and_folded_texts(record))
@@ -85,14 +85,14 @@ def _preformatted_html(text: str) -> str:
 
 
 def _visible_and_folded_texts(record: Profile | ProgramRun) -> Iterator[str]:
-    """Yield what a terminal prints of `record` below its answer, and what it prints on request."""
+    """Yield what a terminal usually prints below the answer, and what it prints on request."""
     from memdiag.reports import report_of
     from memdiag.reports.blocks import print_blocks
     from memdiag.reports.console import plain_output
 
-    printable = report_of(record).document(record).filled("console")
+    console_blocks = report_of(record).document(record).filled("console")
     for is_usual in (True, False):
-        blocks = [each for each in printable if (each.detail <= Detail.USUAL) is is_usual]
+        blocks = [block for block in console_blocks if (block.detail <= Detail.USUAL) is is_usual]
         console, out = _plain_text_console(_NOTEBOOK_COLUMNS)
         with plain_output(console):
             print_blocks(blocks, console, Detail.ALL)
@@ -136,28 +136,28 @@ def findings_html(findings: Sequence[Finding]) -> str:
 def data_frame(rows: Sequence[Any] | Any) -> Any:
     """Return a pandas data frame with the rows of a record.
 
-    An estimate has a row for each point. A profile has a row for each phase and each part of a
-    phase, as its summary has; `part_of` is None for phases, whose sum is the run's. A comparison
-    has a row for each column, a fix for each measured point, a recorded program for each session, a
-    growth for each moment, a memory limit for each trial, a sweep for each job, and an X-ray for
-    each copy, or for each owner if there are no copies.
+    A profile has a row for each phase and each part of a phase, as in its summary. `part_of` is
+    None for phases, whose sum is the whole run. An estimate has a row for each point, a comparison
+    for each column, a fix for each measured point, a recorded program for each session, a growth
+    for each moment, a memory limit for each trial, a sweep for each job, and an X-ray for each
+    copy, or for each owner if there are no copies.
 
     Raises:
         UsageError: pandas is not installed, or there are no rows to make of such a record.
     """
-    found = [*_data_frame_rows(rows)]
+    frame_rows = [*_data_frame_rows(rows)]
     try:
-        # An option of the user's: memdiag itself does without.
+        # Users may install it. memdiag itself does without.
         pandas: Any = import_module("pandas")
     except ImportError:
         raise UsageError(
             "to_dataframe: pandas is not installed. Install it with pip install pandas."
         ) from None
-    return pandas.DataFrame(found)
+    return pandas.DataFrame(frame_rows)
 
 
 def write_reports(record: Any, folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
-    """Write the reports of `record` to `folder` in `formats`, or in the default ones if empty.
+    """Write the reports of `record` to `folder` in `formats`; if empty, in the default formats.
 
     Raises:
         UsageError: there is no such format.
@@ -170,9 +170,9 @@ def write_reports(record: Any, folder: Path, formats: Sequence[str]) -> tuple[Pa
 
 
 def record_figure(record: Any) -> Figure:
-    """Return the picture that reports of `record` have, as a matplotlib figure.
+    """Return the picture of reports of `record` as a matplotlib figure.
 
-    It belongs to no window and no global state; notebooks display it.
+    It belongs to no window and no global state. Notebooks display it.
 
     Raises:
         UsageError: there is no picture of such a record.
@@ -189,8 +189,8 @@ def record_figure(record: Any) -> Figure:
     assert draw is not None, "all of these have a picture"
     picture: Figure = draw(record)
 
-    # IPython learns from pyplot how figures are displayed, which is not loaded here.
-    # matplotlib's class has no such attribute.
+    # IPython learns from pyplot how to display figures, but pyplot is not loaded here.
+    # matplotlib's class lacks this attribute.
     setattr(picture, "_repr_png_", partial(_figure_png, picture))  # noqa: B010
     return picture
 
@@ -273,7 +273,7 @@ def _data_frame_rows(record: Any) -> Iterator[dict[str, Any]]:
             names = {"model": series.model, "dims": series.dims, "options": series.options}
             yield from (names | _frame_fields(point) for point in series.points)
     elif isinstance(record, Attribution):
-        # Without a model there are no copies to be found, only owners.
+        # Without a model, only owners are found.
         yield from map(_frame_fields, record.copies or record.owners)
     elif isinstance(record, Finding):
         yield _frame_fields(record)

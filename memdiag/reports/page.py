@@ -37,7 +37,7 @@ MAX_PAGE_BYTES = 8_000_000
 """Maximum size of a page, whatever the size of its record."""
 
 MAX_UNBROKEN = 14
-"""Longer words can be broken: at the ends of their parts, and within parts that are longer."""
+"""Longer words can be broken: at the ends of their parts, and within parts that are too long."""
 
 _PART_ENDS = re.compile(r"(?<=[/\\_.,:=-])|(?<=[a-z])(?=[A-Z])")
 
@@ -45,71 +45,73 @@ _MAX_ROWS = 1000
 _MAX_FINDINGS = 100
 _MAX_MARKUP_BYTES = 1_500_000  # of tables and findings
 _MAX_PLAIN_RECORD_BYTES = 600_000  # larger records are compressed
-_MAX_PACKED_RECORD_BYTES = 30_000_000  # it takes seconds to find that larger records do not fit
+_MAX_PACKED_RECORD_BYTES = 30_000_000  # compressing a larger record takes seconds; it won't fit
 
 
 def document_page(
     document: Document, record: Record, name: str, draw: Callable[[], Figure] | None
 ) -> bytes:
-    """Return `document` as a page, with `record` to be saved as ``<name>.json``.
+    """Return `document` as a page, from which `record` can be saved as ``<name>.json``.
 
     The record is compressed if it is long, and left out if the page would still exceed
-    `MAX_PAGE_BYTES`. `draw` draws the picture; None without one.
+    `MAX_PAGE_BYTES`. `draw` draws the picture; None without a picture.
     """
     blocks = [
-        _cut(each)
-        for each in document.filled("html")
-        if draw is not None or not isinstance(each, PictureBlock)
+        _shortened_block(block)
+        for block in document.filled("html")
+        if draw is not None or not isinstance(block, PictureBlock)
     ]
-    found = [text for each in blocks if isinstance(each, FindingsBlock) for text in each.findings]
-    has_picture = any(isinstance(each, PictureBlock) for each in blocks)
+    findings = [
+        text for block in blocks if isinstance(block, FindingsBlock) for text in block.findings
+    ]
+    has_picture = any(isinstance(block, PictureBlock) for block in blocks)
     values = {
         "document": document,
         "groups": [(kind.__name__, [*group]) for kind, group in groupby(blocks, type)],
         "picture": embedded_svg(draw) if draw is not None and has_picture else "",
-        "rules": {each.name: rule_documentation(each.name) for each in found},
+        "rules": {finding.name: rule_documentation(finding.name) for finding in findings},
         "max_findings": _MAX_FINDINGS,
         "record_id": name,
-        **_scripts([each for each in blocks if isinstance(each, ChartBlock)]),
+        **_scripts([block for block in blocks if isinstance(block, ChartBlock)]),
     }
-    used = len(values["charts"]) + sum(map(len, values["scripts"])) + _MAX_MARKUP_BYTES
-    values |= _embedded_record(codec.encode(record), MAX_PAGE_BYTES - used)
+    used_bytes = len(values["charts"]) + sum(map(len, values["scripts"])) + _MAX_MARKUP_BYTES
+    values |= _embedded_record(codec.encode(record), MAX_PAGE_BYTES - used_bytes)
     text: str = template_environment().get_template("document.html.j2").render(values)
     return text.encode()
 
 
-def _cut(each: Block) -> Block:
+def _shortened_block(block: Block) -> Block:
     """Return a block whose table is not too long for a page."""
-    if not isinstance(each, TableBlock) or len(each.table.rows) <= _MAX_ROWS:
-        return each
-    more = f"{more_rows(each.table, _MAX_ROWS)}, in the record (JSON)."
-    caption = f"{each.caption or each.table.caption} {more}".strip()
-    return replace(each, table=each.table.first_rows(_MAX_ROWS), caption=caption)
+    if not isinstance(block, TableBlock) or len(block.table.rows) <= _MAX_ROWS:
+        return block
+    more_text = f"{more_rows(block.table, _MAX_ROWS)}, in the record (JSON)."
+    caption = f"{block.caption or block.table.caption} {more_text}".strip()
+    return replace(block, table=block.table.first_rows(_MAX_ROWS), caption=caption)
 
 
 def _scripts(charts: Sequence[ChartBlock]) -> dict[str, Any]:
-    """Return colours, styles and scripts of a page; one without `charts` lacks Plotly."""
+    """Return colours, styles and scripts of a page. A page without `charts` does without Plotly."""
     files = dict.fromkeys(chart.script for chart in charts)
-    own = "".join(map(_template_text, ("page.js", *files)))
-    inline = (plotly_source(), own) if charts else (own,)
+    page_script = "".join(map(_template_text, ("page.js", *files)))
+    inline_scripts = (plotly_source(), page_script) if charts else (page_script,)
     light, dark = asdict(LIGHT_PALETTE), asdict(DARK_PALETTE)
     colors = {"light": colors_by_kind("light"), "dark": colors_by_kind("dark")}
-    drawn = {name: value for chart in charts for name, value in chart.data().items()}
+    data_by_name = {name: value for chart in charts for name, value in chart.data().items()}
     themes = {"light": light, "dark": dark}
     return {
         **themes,
         "css": _template_text("page.css"),
         "kinds": colors,
-        "scripts": inline,
-        "script_sources": " ".join(f"'sha256-{_sha256_base64(text)}'" for text in inline),
+        "scripts": inline_scripts,
+        "script_sources": " ".join(f"'sha256-{_sha256_base64(text)}'" for text in inline_scripts),
         "charts": _script_safe_json(
-            {**drawn, "themes": themes, "kinds": colors, "max_unbroken": MAX_UNBROKEN}
+            {**data_by_name, "themes": themes, "kinds": colors, "max_unbroken": MAX_UNBROKEN}
         ),
     }
 
 
 def _embedded_record(record: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return the record for the page: as JSON, compressed, or empty if it exceeds `max_bytes`."""
+    """Return the record for the page: as JSON, compressed, or empty if it is above `max_bytes`."""
     if len(record) <= min(max_bytes, _MAX_PLAIN_RECORD_BYTES):
         return {"record": record.decode().replace("<", "\\u003c"), "record_encoding": "json"}
     if len(record) <= _MAX_PACKED_RECORD_BYTES:
@@ -120,7 +122,7 @@ def _embedded_record(record: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def _script_safe_json(value: object) -> str:
-    """Return `value` as JSON that cannot end the script element around it."""
+    """Return `value` as JSON that cannot end the script element that contains it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -159,13 +161,13 @@ def breakable_parts(text: str) -> list[str]:
         if len(word) <= MAX_UNBROKEN:
             parts[-1] += word
             continue
-        first, *others = (
+        first_part, *further_parts = (
             part[start : start + MAX_UNBROKEN]
             for part in _PART_ENDS.split(word)
             for start in range(0, len(part), MAX_UNBROKEN)
         )
-        parts[-1] += first
-        parts += others
+        parts[-1] += first_part
+        parts += further_parts
     return parts
 
 
@@ -177,7 +179,7 @@ def plotly_source() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBar:
-    """Memory of one column of a comparison, or of one model, for a bar.
+    """Memory of one column of a comparison, or of one model, as a bar shows it.
 
     Attributes:
         peak, steady: bytes above the baseline.
@@ -191,15 +193,15 @@ class SizeBar:
 
 
 SIZE_BAR_LEGEND = (("top", "peak"), ("end", "anonymous"), ("mapped", "mapped"))
-"""CSS class and text of each colour of the cells of `size_bar_cells`."""
+"""CSS class and text of each colour in the cells of `size_bar_cells`."""
 
 
 def size_bar_cells(bars: Sequence[SizeBar]) -> tuple[Cell, ...]:
     """Return a cell with the bars of peak and steady memory for each of `bars`, on one scale."""
-    longest = max((max(bar.peak, bar.steady) for bar in bars), default=0)
+    largest_bytes = max((max(bar.peak, bar.steady) for bar in bars), default=0)
 
     def percent(size: int) -> float:
-        return round(100 * max(0, size) / longest, 2) if longest > 0 else 0.0
+        return round(100 * max(0, size) / largest_bytes, 2) if largest_bytes > 0 else 0.0
 
     cells = []
     for bar in bars:

@@ -1,7 +1,7 @@
 """The colours of all pictures and pages, distinguishable with every kind of colour vision.
 
-Two blues and a green of different lightness for resident memory, one warm colour for the peak only,
-greys for the rest. Okabe and Ito, "Color Universal Design", 2008.
+Resident memory has two blues and a green of different lightness, and only the peak has a warm
+colour. Everything else is grey. See Okabe and Ito, "Color Universal Design", 2008.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,8 @@ SERIES_COLORS = (
     "#7a8691",
     "#9b5de5",
 )
-"""Colours of columns side by side: Okabe and Ito's, a darker yellow, and three more."""
+"""Colours of columns side by side: the colours of Okabe and Ito with a darker yellow, and three
+more."""
 
 COPY_COLORS: dict[ColorTheme, dict[str, str]] = {
     "light": {
@@ -94,8 +95,8 @@ COPY_COLORS: dict[ColorTheme, dict[str, str]] = {
         "fused": "#aaffff",
     },
 }
-"""Copies of weights by kind, for each theme: any two are distinguishable without one kind of cone,
-and each has a contrast of 3 : 1 to the surface."""
+"""Colours of copies of weights by kind, for each theme. Any two are distinguishable for eyes that
+lack a kind of cone, and each has a contrast of 3 : 1 to the surface."""
 
 OWNER_COLORS: dict[ColorTheme, dict[str, str]] = {
     "light": {
@@ -127,8 +128,8 @@ OWNER_COLORS: dict[ColorTheme, dict[str, str]] = {
         "unnamed": "#502007",
     },
 }
-"""Owners other than weights: duller than the copies, and distinguishable from them and from each
-other with every kind of colour vision."""
+"""Colours of owners other than weights. They are duller than the copies, and distinguishable from
+them and from each other with every kind of colour vision."""
 
 
 def colors_by_kind(theme: ColorTheme) -> dict[str, str]:

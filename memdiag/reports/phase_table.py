@@ -23,8 +23,8 @@ ESTIMATED_HEADING = "estimated"
 """Heading of the peaks that were predicted."""
 
 OPTIONAL_PHASE_COLUMNS = ("at start",)
-"""Columns that a narrow terminal does without where there are estimates: a phase starts where the
-one before it ends."""
+"""Columns that a narrow terminal omits if there are estimates. A phase starts with the memory that
+the phase before it ends with."""
 
 _MAX_RESPONSIBLE = 32
 
@@ -49,19 +49,17 @@ class PhaseInterval(Protocol):
 class PhaseRow:
     """One phase, or a part of one, in figures of the whole process.
 
-    Rows of level 0 follow each other: each starts with the memory that the row before ends with,
-    unless time passed between.
-    A phase that others interrupt, as constant folding interrupts optimization, is one such row
-    together with them; its parts are the rows of level 1 below it.
+    Rows of level 0 follow each other. Each starts with the memory that the row before ends with,
+    unless time passed in between. A phase that others interrupt, as constant folding interrupts
+    optimization, forms one such row together with them. Its parts are the rows of level 1 below.
 
     Attributes:
         label: the name of the phase, the number of runs of `steady`, or `OTHER_STEPS_LABEL`.
-        whole: for a part, the phase of the row that it is a part of; None for level 0.
+        whole: the phase of the row that contains this part; None for level 0.
         duration_s: seconds in this phase.
         median_run_s: seconds of the median run of `steady`.
-        start_bytes, end_bytes: resident set; None for a part that consists of several time ranges.
-        peak_bytes: None for `OTHER_STEPS_LABEL` if the peak of the whole row may be the peak of
-            another part.
+        start_bytes, end_bytes: resident set; None for a part with several time ranges.
+        peak_bytes: the peak; None for `OTHER_STEPS_LABEL` if another part may have reached it.
         net_bytes: the memory that the phase adds to the resident set.
         responsible: the span that made the phase grow most.
         is_peak: whether the overall peak is in this phase.
@@ -105,85 +103,89 @@ def phase_row(phase: Phase) -> PhaseRow:
 
 
 def arranged_phase_rows(
-    rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+    rows: Sequence[PhaseRow], intervals: Sequence[PhaseInterval]
 ) -> tuple[PhaseRow, ...]:
-    """Return `rows`, with phases that take turns together: a row for all, and one for each.
+    """Return `rows`, with one row for phases that take turns, and below it a row for each of them.
 
     Args:
         rows: the phases, in the order in which they first occur.
-        times: when they took place.
+        intervals: the times of the phases.
     """
     return tuple(
         row
-        for group in _overlapping_phase_groups(rows, times)
-        for row in _phase_and_part_rows(group, times)
+        for group in _overlapping_phase_groups(rows, intervals)
+        for row in _phase_and_part_rows(group, intervals)
     )
 
 
 def _overlapping_phase_groups(
-    rows: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+    rows: Sequence[PhaseRow], intervals: Sequence[PhaseInterval]
 ) -> list[list[PhaseRow]]:
     """Return the phases in order, in groups whose time ranges overlap."""
     groups: list[list[PhaseRow]] = []
-    reached = 0.0
+    end_s = 0.0
     for row in rows:
-        own = [time for time in times if time.phase == row.phase]
-        start = min((time.start_s for time in own), default=reached)
-        if groups and start < reached:
+        phase_intervals = [interval for interval in intervals if interval.phase == row.phase]
+        start_s = min((interval.start_s for interval in phase_intervals), default=end_s)
+        if groups and start_s < end_s:
             groups[-1].append(row)
         else:
             groups.append([row])
-        reached = max([reached, *(time.end_s for time in own)])
+        end_s = max([end_s, *(interval.end_s for interval in phase_intervals)])
     return groups
 
 
 def _phase_and_part_rows(
-    group: Sequence[PhaseRow], times: Sequence[PhaseInterval]
+    group: Sequence[PhaseRow], intervals: Sequence[PhaseInterval]
 ) -> Iterator[PhaseRow]:
     """Yield the row of a phase, or of a group of phases followed by a row for each."""
     if len(group) == 1:
         yield group[0]
         return
-    by_phase = {row.phase: row for row in group}
-    ordered = sorted(
-        (time for time in times if time.phase in by_phase),
-        key=lambda time: (time.start_s, time.end_s),
+    row_by_phase = {row.phase: row for row in group}
+    group_intervals = sorted(
+        (interval for interval in intervals if interval.phase in row_by_phase),
+        key=lambda interval: (interval.start_s, interval.end_s),
     )
-    start = by_phase[ordered[0].phase].start_bytes or 0
-    end = by_phase[ordered[-1].phase].end_bytes or 0
-    highest = max(group, key=lambda row: row.peak_bytes or 0)
+    start_bytes = row_by_phase[group_intervals[0].phase].start_bytes or 0
+    end_bytes = row_by_phase[group_intervals[-1].phase].end_bytes or 0
+    highest_row = max(group, key=lambda row: row.peak_bytes or 0)
     yield replace(
         group[0],
         duration_s=sum(row.duration_s for row in group),
-        start_bytes=start,
-        peak_bytes=highest.peak_bytes,
-        peak_kind=highest.peak_kind,
-        end_bytes=end,
-        net_bytes=end - start,
+        start_bytes=start_bytes,
+        peak_bytes=highest_row.peak_bytes,
+        peak_kind=highest_row.peak_kind,
+        end_bytes=end_bytes,
+        net_bytes=end_bytes - start_bytes,
         responsible="",
         estimated_bytes=max(
             (row.estimated_bytes for row in group if row.estimated_bytes is not None), default=None
         ),
     )
-    whole = group[0].phase
-    every = sorted(times, key=lambda time: (time.start_s, time.end_s))
-    turns = Counter(phase for phase, _ in groupby(every, key=lambda time: time.phase))
+    whole_phase = group[0].phase
+    ordered_intervals = sorted(intervals, key=lambda interval: (interval.start_s, interval.end_s))
+    occurrences_by_phase = Counter(
+        phase for phase, _ in groupby(ordered_intervals, key=lambda interval: interval.phase)
+    )
     for row in (*group[1:], group[0]):
-        part = replace(row, whole=whole)
-        if row.phase == whole:
+        part = replace(row, whole=whole_phase)
+        if row.phase == whole_phase:
             part = replace(_other_steps_row(part, group[1:]), is_peak=False, ending="")
-        is_whole = turns[row.phase] == 1
-        yield part if is_whole else replace(part, start_bytes=None, end_bytes=None)
+        is_uninterrupted = occurrences_by_phase[row.phase] == 1
+        yield part if is_uninterrupted else replace(part, start_bytes=None, end_bytes=None)
 
 
-def _other_steps_row(row: PhaseRow, interrupting: Sequence[PhaseRow]) -> PhaseRow:
-    """Return the part that remains of `row`.
+def _other_steps_row(row: PhaseRow, interrupting_rows: Sequence[PhaseRow]) -> PhaseRow:
+    """Return the part of `row` that remains without `interrupting_rows`.
 
-    If an interrupting phase is only sampled, a high-water mark may be its own.
+    If an interrupting phase is only sampled, the high-water mark may be of that phase.
     """
-    if all(each.peak_kind == "exact" for each in interrupting):
+    if all(interrupting_row.peak_kind == "exact" for interrupting_row in interrupting_rows):
         return replace(row, label=OTHER_STEPS_LABEL)
-    is_highest = (row.peak_bytes or 0) >= max(each.peak_bytes or 0 for each in interrupting)
+    is_highest = (row.peak_bytes or 0) >= max(
+        interrupting_row.peak_bytes or 0 for interrupting_row in interrupting_rows
+    )
     is_printed_once = row.peak_kind == "exact" and is_highest
     return replace(
         row,
@@ -203,7 +205,7 @@ def phase_row_table(
 ) -> Table:
     """Return the table of `rows`, with `caption` completed to sentences.
 
-    With `explains_samples` they say what a sampled peak is; the heading names it in any case.
+    With `explains_samples`, the caption says what a sampled peak is. The heading always names it.
     """
     scale_bytes = max((row.peak_bytes or 0 for row in rows), default=0)
     kinds = {row.peak_kind for row in rows if row.peak_bytes is not None}
@@ -284,11 +286,13 @@ def _sampled_peak_mark(row: PhaseRow) -> str:
 
 
 def _kept_memory_text(row: PhaseRow, decimals: int) -> str:
-    """Return the memory that the phase adds, as the difference of its printed start and end."""
+    """Return the memory that the phase adds: the difference of its printed start and end."""
     if row.level == 0 and row.start_bytes is not None and row.end_bytes is not None:
         # The difference of the printed figures may differ from the rounded difference.
-        printed = round(row.end_bytes / MIB, decimals) - round(row.start_bytes / MIB, decimals)
-        return mebibytes_text(round(printed * MIB), decimals, signed=True)
+        printed_mebibytes = round(row.end_bytes / MIB, decimals) - round(
+            row.start_bytes / MIB, decimals
+        )
+        return mebibytes_text(round(printed_mebibytes * MIB), decimals, signed=True)
     return mebibytes_text(row.net_bytes, decimals, signed=True)
 
 

@@ -33,7 +33,7 @@ _OPTIMIZER_SENTENCES = {
     "quantize-int4": "onnxruntime's quantizer stores the weights of matrix products and of Gather"
     " with 4 bits, in blocks of 32 with a scale each.",
 }
-"""What the optimizers do that `memdiag fix` tries, by name."""
+"""What each optimizer that `memdiag fix` tries does, by name."""
 
 
 def rules_by_remedy() -> dict[str, list[str]]:
@@ -52,15 +52,20 @@ def rewrite_texts() -> dict[str, str]:
         rewrite = rewriter.rewrite
         module = importlib.import_module(rewriter.apply.__module__)
         safety = "" if rewrite.safe else " It is only tried with `--max-difference`."
-        described = inspect.cleandoc(module.__doc__ or "")
-        texts[rewrite.name] = f"{described}\n\n{_ARITHMETIC_SENTENCES[rewrite.arithmetic]}{safety}"
+        description = inspect.cleandoc(module.__doc__ or "")
+        texts[rewrite.name] = (
+            f"{description}\n\n{_ARITHMETIC_SENTENCES[rewrite.arithmetic]}{safety}"
+        )
     return texts
 
 
 def option_texts() -> dict[str, str]:
     """Return the documentation of each session option in Markdown, by name."""
-    options = sorted(tuning_options(), key=lambda each: each.name)
-    return {each.name: f"{each.does} {each.hurts}{_option_settings_text(each)}" for each in options}
+    options = sorted(tuning_options(), key=lambda option: option.name)
+    return {
+        option.name: f"{option.does} {option.hurts}{_option_settings_text(option)}"
+        for option in options
+    }
 
 
 def remedy_page(name: str) -> str:
@@ -77,25 +82,26 @@ def remedy_page_names() -> list[str]:
 
 
 def _new_model_texts() -> dict[str, str]:
-    """Return a sentence on each model that takes the original's place in a search, by name."""
+    """Return sentences on each model that a search tries in place of the original, by name."""
     texts = {
         REWRITE: "The program loads a changed copy of the model, with the rewrites that are listed"
         " as applied."
     }
-    for name, does in _OPTIMIZER_SENTENCES.items():
-        optimizer, limits = OPTIMIZERS[name], ""
+    for name, effect in _OPTIMIZER_SENTENCES.items():
+        optimizer, remarks = OPTIMIZERS[name], ""
         if optimizer.fits_one_machine:
-            limits = " It is made for this release of onnxruntime and this kind of CPU."
+            remarks = " It is made for this release of onnxruntime and this kind of CPU."
         if optimizer.changes_values:
-            limits += " Its outputs differ: it is tried with `--max-difference`."
+            remarks += " Its outputs differ: it is tried with `--max-difference`."
         texts[name] = (
-            f"{does} The program loads the result, with its weights in a file next to it.{limits}"
+            f"{effect} The program loads the result, with its weights in a file next to it."
+            f"{remarks}"
         )
     return texts
 
 
 def _option_settings_text(option: TuningOption) -> str:
-    """Return the settings of an option; a library is the one of the machine, without its path."""
+    """Return the settings of an option. A library is named without its path on this machine."""
     lines = [f"session option `{key}={value}`" for key, value in option.session_options.items()]
     lines += [f"run option `{key}={value}`" for key, value in option.run_options.items()]
     lines += [
@@ -108,6 +114,6 @@ def _option_settings_text(option: TuningOption) -> str:
         for key, value in option.save_options.items()
     ]
     for key, value in option.environment.items():
-        shown = value.rpartition("/")[2] if key == "LD_PRELOAD" else value
-        lines.append(f"environment variable `{key}={shown}`")
+        shown_value = value.rpartition("/")[2] if key == "LD_PRELOAD" else value
+        lines.append(f"environment variable `{key}={shown_value}`")
     return f"\n\nSet by: {', '.join(lines)}." if lines else ""

@@ -37,8 +37,8 @@ class Report(Generic[R]):
 
     Attributes:
         name: the kind of record in messages, such as ``comparison``.
-        files: the name of the file by format: html, issue, json, markdown, png, svg, trace.
-        document: returns what the report has.
+        files: the file name by format: html, issue, json, markdown, png, svg, trace.
+        document: returns the content of the report.
         draw: returns the picture; None for records without one.
         trace: returns the trace for ui.perfetto.dev; None for records without times.
         outlines_letters: whether letters in an SVG are outlines, because their positions depend on
@@ -57,11 +57,11 @@ class Report(Generic[R]):
         return document_markdown(self.document(record))
 
     def formats(self) -> tuple[str, ...]:
-        """Return the formats that can be written, in alphabetical order."""
+        """Return the available formats, in alphabetical order."""
         return tuple(sorted(self.files))
 
     def default_formats(self) -> tuple[str, ...]:
-        """Return the formats that a record is written in unless others are asked for."""
+        """Return the formats that are written unless the user asks for others."""
         return tuple(format for format in _DEFAULT_FORMATS if format in self.files)
 
     def render(self, record: R, format: str) -> bytes:
@@ -111,8 +111,8 @@ class Report(Generic[R]):
         """Write `record` into `directory`, which is created if missing, and return the paths.
 
         All formats are rendered before the first file is written, and all files are written under
-        temporary names before the first one replaces its target: an error leaves the earlier
-        files, and never half a file.
+        temporary names before the first one replaces its target. So an error keeps the earlier
+        files, and never leaves half a file.
 
         Raises:
             UsageError: there is no such format.
@@ -136,16 +136,16 @@ class Report(Generic[R]):
         record: R,
         console: Console,
         *,
-        written: Sequence[Path] = (),
+        report_paths: Sequence[Path] = (),
         detail: Detail = Detail.USUAL,
     ) -> None:
         """Print the summary of `record` on `console`.
 
-        `written` are the files to name; `detail` is how much.
+        `detail` is how much; `report_paths` are files to name.
         """
         with plain_output(console):
             document = self.document(codec.escaped_record(record))
-            print_document(document, console, written=written, detail=detail)
+            print_document(document, console, report_paths=report_paths, detail=detail)
 
 
 ISSUE_FILE = {"issue": "issue.md"}

@@ -18,7 +18,7 @@ RULE_INDEX_FILE = "README.md"
 
 
 def all_detectors() -> tuple[Detector[Any, Any], ...]:
-    """Return the detectors for models, for programs, and for devices, each by code."""
+    """Return the detectors for models, programs and devices, each group sorted by code."""
     return (*model_detectors(), *program_rules.program_detectors(), *device_detectors())
 
 
@@ -32,8 +32,8 @@ def rule_page(detector: Detector[Any, Any]) -> str:
 
 def rule_page_texts() -> dict[str, str]:
     """Return the content of the documentation page of each rule, and of the index, by file name."""
-    found = {f"{detector.rule.name}.md": rule_page(detector) for detector in all_detectors()}
-    found[RULE_INDEX_FILE] = (
+    text_by_file = {f"{detector.rule.name}.md": rule_page(detector) for detector in all_detectors()}
+    text_by_file[RULE_INDEX_FILE] = (
         "# Rules\n\nEach page is what `memdiag explain` prints.\n\n"
         "`memdiag check` and `memdiag profile` search a model for this waste:\n\n"
         f"{_rule_table(model_detectors())}\n"
@@ -43,25 +43,24 @@ def rule_page_texts() -> dict[str, str]:
         " waste:\n\n"
         f"{_rule_table(device_detectors())}"
     )
-    return found
+    return text_by_file
 
 
-def _rule_table(documented: Sequence[Detector[Any, Any]]) -> str:
+def _rule_table(detectors: Sequence[Detector[Any, Any]]) -> str:
     rows = "".join(
         f"| {rule.code} | [{rule.name}]({rule.name}.md) | {rule.summary} |\n"
-        for rule in (detector.rule for detector in documented)
+        for rule in (detector.rule for detector in detectors)
     )
     return f"| code | name | what it finds |\n| --- | --- | --- |\n{rows}"
 
 
 def write_rule_pages(folder: Path) -> None:
-    """Write the documentation pages of all rules to `folder`; remove pages of rules that are
-    gone."""
+    """Write the pages of all rules to `folder`, and remove pages of rules that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = rule_page_texts()
-    for old in folder.glob("*.md"):
-        if old.name not in texts:
-            old.unlink()
+    for page in folder.glob("*.md"):
+        if page.name not in texts:
+            page.unlink()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -21,21 +21,25 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def sarif_log(check: Check, *, version: str) -> bytes:
     """Return `check` as a SARIF log with one run, by memdiag of `version`.
 
-    A model has no lines: findings are at the file, with the nodes as logical locations. A model
-    that could not be examined is a notification, and makes the run unsuccessful.
+    A model has no lines, so the location of a finding is the file, with the nodes as logical
+    locations. A model that could not be examined is a notification, and makes the run unsuccessful.
     """
     rules = [
-        _sarif_rule(each.rule.code, each.rule.name, each.rule.summary, rule_page(each))
-        for each in model_detectors()
+        _sarif_rule(
+            detector.rule.code, detector.rule.name, detector.rule.summary, rule_page(detector)
+        )
+        for detector in model_detectors()
     ]
-    failed = [model for model in check.models if model.error is not None]
+    failed_models = [model for model in check.models if model.error is not None]
     run = {
         "tool": {"driver": {"name": "memdiag", "version": version, "rules": rules}},
         "results": [_sarif_result(finding) for finding in check.findings],
         "invocations": [
             {
-                "executionSuccessful": not failed,
-                "toolExecutionNotifications": [_sarif_notification(model) for model in failed],
+                "executionSuccessful": not failed_models,
+                "toolExecutionNotifications": [
+                    _sarif_notification(model) for model in failed_models
+                ],
             }
         ],
         "properties": {"onnxruntime": plain(check.onnxruntime)},
@@ -93,7 +97,7 @@ def _sarif_notification(model: CheckedModel) -> dict[str, Any]:
 
 
 def _finding_fingerprint(finding: Finding) -> str:
-    """Return a key of the rule, model, weights and nodes of `finding`, whatever its size."""
+    """Return a key of the rule, model, weights and nodes of `finding`, but not of its size."""
     identity = (finding.rule, PurePath(finding.model).name, *finding.weights, "", *finding.nodes)
     return hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Tables as data: columns and rows stated once, rendered on a terminal, in Markdown and in HTML.
+"""Tables as data: columns and rows, rendered on a terminal, in Markdown and in HTML.
 
 `print_table` and `markdown_table` render here; pages render with ``templates/table.html.j2``.
 """
@@ -42,7 +42,7 @@ class Cell:
     Attributes:
         is_code: a name of the model; Markdown prints it as code.
         is_strong: bold in Markdown and HTML.
-        title: the exact figure, which a page shows for a pointer that rests on the cell.
+        title: the exact figure, which a page shows while the pointer is over the cell.
         tags: short remarks in a frame next to the text; pages only.
         note: small text behind the text; pages only.
         problem: small text below the text; pages only.
@@ -91,7 +91,7 @@ class Column:
 
     @property
     def heading_classes(self) -> str:
-        """The CSS classes of the heading: those for alignment and narrow screens."""
+        """The CSS classes of the heading, only for alignment and narrow screens."""
         return " ".join(name for name in self.cell_classes.split() if name in ("n", "less", "wide"))
 
 
@@ -100,7 +100,7 @@ class Row:
     """A row of a table, with a cell for each column.
 
     Attributes:
-        is_strong: the row is the answer (the peak, the chosen point): bold.
+        is_strong: whether the row is bold, because it is the answer (the peak, the chosen point).
         level: how deep the row is indented, as a part of the row above.
     """
 
@@ -116,8 +116,8 @@ class Row:
 
     def select(self, indices: Sequence[int]) -> Row:
         """Return the row with the cells at `indices` only."""
-        kept = (self.cells[index] for index in indices)
-        return Row(*kept, is_strong=self.is_strong, level=self.level)
+        kept_cells = (self.cells[index] for index in indices)
+        return Row(*kept_cells, is_strong=self.is_strong, level=self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +135,18 @@ class Table:
 
     def in_format(self, format: OutputFormat) -> Table:
         """Return the table with the columns of `format` only."""
-        return self._select([i for i, c in enumerate(self.columns) if format in c.formats])
+        return self._select(
+            [index for index, column in enumerate(self.columns) if format in column.formats]
+        )
 
     def without_empty_columns(self) -> Table:
         """Return the table without columns that are empty in every row."""
-        filled = [
+        filled_indices = [
             index
             for index in range(len(self.columns))
             if any(row.cells[index].text or row.cells[index].bars for row in self.rows)
         ]
-        return self._select(filled)
+        return self._select(filled_indices)
 
     def _select(self, indices: Sequence[int]) -> Table:
         return replace(
@@ -154,19 +156,21 @@ class Table:
         )
 
     def fitted(self, width: int, optional: Sequence[str]) -> Table:
-        """Return the table without as many `optional` columns as it takes to be `width` wide.
+        """Return the table without as many `optional` columns as it takes to fit into `width`.
 
         Args:
             width: the characters of a line on the terminal.
-            optional: headings; the first one goes first.
+            optional: headings of columns, the first one to omit first.
         """
         table = self
         for heading in optional:
             widths = _column_widths(table, [_console_texts(table, row) for row in table.rows])
             if sum(widths) + len(widths) - 1 <= width:
                 break
-            kept = [i for i, column in enumerate(table.columns) if column.heading != heading]
-            table = table._select(kept)
+            kept_indices = [
+                index for index, column in enumerate(table.columns) if column.heading != heading
+            ]
+            table = table._select(kept_indices)
         return table
 
     def first_rows(self, count: int) -> Table:
@@ -191,7 +195,7 @@ def print_table(console: Console, table: Table) -> None:
         pad_edge=False,
         show_header=any(column.heading for column in table.columns),
     )
-    # Where a text is too long, rich prints an ellipsis, which the terminal may not have.
+    # rich ends a text that is too long with an ellipsis, which the terminal may lack.
     has_ellipsis = terminal_text(console, "…") == "…"
     for column in table.columns:
         rich_table.add_column(

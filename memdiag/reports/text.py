@@ -1,4 +1,4 @@
-"""Text of reports: names from models without control characters, counts, sizes and lists."""
+"""Texts of reports: names from models without control characters, counts, sizes and lists."""
 
 import shlex
 import unicodedata
@@ -38,8 +38,8 @@ def plain(text: str) -> str:
     White space becomes single blanks. Control characters, lone surrogates and characters that
     reorder text are escaped (``\x1b``, ``\u202e``).
     """
-    blanks = text.translate(_BLANK_REPLACEMENTS)
-    return _escaped_characters(" ".join(part for part in blanks.split(" ") if part))
+    with_blanks = text.translate(_BLANK_REPLACEMENTS)
+    return _escaped_characters(" ".join(part for part in with_blanks.split(" ") if part))
 
 
 def plain_lines(text: str) -> tuple[str, ...]:
@@ -48,13 +48,14 @@ def plain_lines(text: str) -> tuple[str, ...]:
 
 
 def _escaped_characters(text: str) -> str:
-    if text.isascii() and text.isprintable():  # as most names are
+    if text.isascii() and text.isprintable():  # most names
         return text
     return "".join(
-        c.encode("unicode_escape").decode("ascii")
-        if c in _REORDERING_CHARACTERS or unicodedata.category(c) in _UNPRINTABLE_CATEGORIES
-        else c
-        for c in text
+        character.encode("unicode_escape").decode("ascii")
+        if character in _REORDERING_CHARACTERS
+        or unicodedata.category(character) in _UNPRINTABLE_CATEGORIES
+        else character
+        for character in text
     )
 
 
@@ -77,7 +78,7 @@ def lowered(text: str) -> str:
 
 
 def listed_names(names: Sequence[str], *, limit: int, separator: str = ", ") -> str:
-    """Return the distinct `names`, and how many are left out beyond `limit`."""
+    """Return the first `limit` distinct `names`, and how many more there are."""
     return some_of(list(dict.fromkeys(map(plain, names))), limit, separator)
 
 
@@ -110,7 +111,7 @@ def model_file_name(path: str) -> str:
 
 
 def time_limit_text(command: Sequence[str]) -> str:
-    """Return the time limit in the words of `command`: ``the time limit of 60 s``."""
+    """Return the time limit that `command` sets, in words: ``the time limit of 60 s``."""
     for option, value in pairwise([*" ".join(command).replace("=", " ").split(" "), ""]):
         if option == "--time-limit":
             with suppress(UsageError):
@@ -130,17 +131,17 @@ def repeat_with_time_advice(sufficient_s: float | None) -> str:
     return f"run it again with --time-limit {limit_s}, which is expected to suffice, or without"
 
 
-def sizes_clause(dimensions: Sequence[Dimension], further: Sequence[str] = ()) -> str:
+def sizes_clause(dimensions: Sequence[Dimension], further_sizes: Sequence[str] = ()) -> str:
     """Return the sizes: ``at batch 1 × sequence 128``; empty if all sizes are fixed.
 
-    `further` are sizes that follow in the same process: ``after runs at batch 1 and batch 4``.
+    `further_sizes` follow in the same process: ``after runs at batch 1 and batch 4``.
     """
     if not dimensions:
         return ""
     text = f"at {plain(dimensions_text(dimensions))}"
-    if further:
-        *first, last = (dimensions_text(dimensions), *further)
-        text = f"after runs at {plain(', '.join(first))} and {plain(last)}"
+    if further_sizes:
+        *earlier_sizes, last_size = (dimensions_text(dimensions), *further_sizes)
+        text = f"after runs at {plain(', '.join(earlier_sizes))} and {plain(last_size)}"
     return text
 
 
@@ -149,14 +150,16 @@ def dim_hint(dimensions: Sequence[Dimension]) -> str:
 
     Empty if the user gave all sizes, or all are fixed.
     """
-    chosen = [axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"]
-    if not chosen:
+    chosen_dimensions = [
+        axis for axis in dimensions if axis.source == "chosen" and axis.role != "sum"
+    ]
+    if not chosen_dimensions:
         return ""
-    # A stable sort: dimensions of one role stay in the order of the model.
-    chosen.sort(key=lambda axis: _role_interest(axis.role))
+    # The sort is stable, so dimensions of one role stay in the order of the model.
+    chosen_dimensions.sort(key=lambda axis: _role_interest(axis.role))
     names = typed_names(dimensions)
-    listed = [f"{plain(names[axis.name])}=N" for axis in chosen]
-    return f"other sizes: --dim {some_of(listed, MAX_HINTED_DIMENSIONS, ',')}"
+    hints = [f"{plain(names[axis.name])}=N" for axis in chosen_dimensions]
+    return f"other sizes: --dim {some_of(hints, MAX_HINTED_DIMENSIONS, ',')}"
 
 
 def _role_interest(role: str) -> int:
@@ -165,20 +168,22 @@ def _role_interest(role: str) -> int:
 
 
 def dim_option(dimensions: Sequence[Dimension]) -> str:
-    """Return the option that repeats the sizes that the user gave: `` --dim batch=4,tokens=512``.
+    """Return the option for the sizes that the user gave: `` --dim batch=4,tokens=512``.
 
     Empty if the user gave none.
     """
-    given = [f"{plain(axis.name)}={axis.size}" for axis in dimensions if axis.source == "given"]
-    return f" --dim {shlex.quote(','.join(given))}" if given else ""
+    given_sizes = [
+        f"{plain(axis.name)}={axis.size}" for axis in dimensions if axis.source == "given"
+    ]
+    return f" --dim {shlex.quote(','.join(given_sizes))}" if given_sizes else ""
 
 
 def input_option(command: Sequence[str]) -> str:
-    """Return the options of `command` with the data of inputs: `` --input ids=ids.npy``."""
+    """Return the options of `command` for the data of inputs: `` --input ids=ids.npy``."""
     words = [*command, ""]
-    given = [
-        following if word == "--input" else word.removeprefix("--input=")
-        for word, following in pairwise(words)
+    input_texts = [
+        next_word if word == "--input" else word.removeprefix("--input=")
+        for word, next_word in pairwise(words)
         if word == "--input" or word.startswith("--input=")
     ]
-    return "".join(f" --input {shlex.quote(plain(each))}" for each in given)
+    return "".join(f" --input {shlex.quote(plain(text))}" for text in input_texts)

@@ -24,19 +24,19 @@ def memory_counter(
 ) -> list[TraceEvent]:
     """Return the resident set of a process, as anonymous and file-backed memory if known."""
     events = []
-    split = all(
+    is_split = all(
         size is not None for size in (*samples.anonymous_bytes, *samples.file_and_shared_bytes)
     )
     values: dict[str, float] = {}
-    for i in thinned_indices(samples.rss_bytes, MAX_COUNTER_SAMPLES):
-        if split:
+    for index in thinned_indices(samples.rss_bytes, MAX_COUNTER_SAMPLES):
+        if is_split:
             values = {
-                "anonymous": counter_mebibytes(samples.anonymous_bytes[i] or 0),
-                "file-backed": counter_mebibytes(samples.file_and_shared_bytes[i] or 0),
+                "anonymous": counter_mebibytes(samples.anonymous_bytes[index] or 0),
+                "file-backed": counter_mebibytes(samples.file_and_shared_bytes[index] or 0),
             }
         else:
-            values = {"resident": counter_mebibytes(samples.rss_bytes[i])}
-        events.append(counter_value(name, pid, samples.t_s[i], values))
+            values = {"resident": counter_mebibytes(samples.rss_bytes[index])}
+        events.append(counter_value(name, pid, samples.t_s[index], values))
     if ended_s is not None and events:
         events.append(counter_value(name, pid, ended_s, dict.fromkeys(values, 0.0)))
     return events

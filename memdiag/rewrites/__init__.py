@@ -25,5 +25,5 @@ def rewriters() -> tuple[Rewriter, ...]:
 
 def rewriters_among(remedies: Iterable[str]) -> tuple[Rewriter, ...]:
     """Return the rewriters among the `remedies` of a finding, in their order."""
-    by_name = {rewriter.rewrite.name: rewriter for rewriter in rewriters()}
-    return tuple(by_name[name] for name in remedies if name in by_name)
+    rewriter_by_name = {rewriter.rewrite.name: rewriter for rewriter in rewriters()}
+    return tuple(rewriter_by_name[name] for name in remedies if name in rewriter_by_name)

@@ -25,10 +25,10 @@ _MIN_TEMPORARY_FILE_BYTES = 1 << 16
 
 
 class ComputedTensor(ir.ExternalTensor):
-    """An external tensor whose bytes are computed when its location is first asked for.
+    """An external tensor whose bytes are computed when its location is first read.
 
-    They are then written to a temporary file, which is removed with the tensor. So the tensor is
-    copied from file to file like any other, and is never in memory as a whole.
+    The bytes are then written to a temporary file, which is removed with the tensor. So the tensor
+    is copied from file to file like any other, and is never in memory as a whole.
     """
 
     def __init__(self, chunks: ChunkSource, dtype: ir.DataType, shape: ir.Shape, name: str) -> None:

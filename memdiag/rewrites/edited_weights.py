@@ -1,4 +1,4 @@
-"""Weights of a model that is being rewritten: their tensors, and moving, removing, adding them."""
+"""Weights of a model that is being rewritten: read their tensors; move, remove and add weights."""
 
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -77,7 +77,7 @@ def initializers_are_inputs(editor: ModelEditor) -> bool:
 
 
 def is_overridable(editor: ModelEditor, value: ir.Value) -> bool:
-    """Return whether callers can set `value`, an initializer, because it is an input as well."""
+    """Return whether callers can set `value`, an initializer, because it is also an input."""
     if not value.is_graph_input():
         return False
     return value.graph is not editor.model.graph or not initializers_are_inputs(editor)
@@ -102,9 +102,9 @@ def move_problem(editor: ModelEditor, value: ir.Value) -> str:
         return "it is an output of its graph"
     if is_overridable(editor, value):
         return "it is an input as well, which callers may set"
-    _, *outer = editor.enclosing(graph)
-    if any(value.name in editor.defined_names(each) for each in outer):
-        # It is invalid, and the meaning of the name depends on the optimization level.
+    _, *outer_graphs = editor.enclosing(graph)
+    if any(value.name in editor.defined_names(outer_graph) for outer_graph in outer_graphs):
+        # Such a model is invalid, and the meaning of the name depends on the optimization level.
         return "a graph around it has another value of its name"
     if value.name in editor.fixed_names():
         return "an annotation or a subgraph's output refers to its name"
@@ -151,29 +151,29 @@ def move_to_initializer(
 ) -> ir.Value:
     """Make a weight an initializer of `graph` called `name`; return its value.
 
-    That is `value` itself, unless a Constant node made it. The names of findings refer to the new
-    value.
+    That is `value` itself, unless a Constant node made it. Names in findings refer to the new value
+    from then on.
     """
     tensor = constant_tensor(value)
     assert tensor is not None
     is_initializer = value.producer() is None
     remove_weight(editor, value)
-    new = value
+    new_value = value
     if not is_initializer:
-        new = ir.Value(
+        new_value = ir.Value(
             type=value.type or ir.TensorType(tensor.dtype),
             shape=value.shape or ir.Shape(tensor.shape.numpy()),
             doc_string=value.doc_string,
         )
-        new.metadata_props.update(value.metadata_props)
-        new.meta.update(value.meta)
-        value.replace_all_uses_with(new)
-        editor.record_replacement(value, new)
-    new.const_value = tensor
-    new.name = name
-    graph.register_initializer(new)
+        new_value.metadata_props.update(value.metadata_props)
+        new_value.meta.update(value.meta)
+        value.replace_all_uses_with(new_value)
+        editor.record_replacement(value, new_value)
+    new_value.const_value = tensor
+    new_value.name = name
+    graph.register_initializer(new_value)
     editor.defined_names(graph).add(name)
-    return new
+    return new_value
 
 
 def new_initializer(graph: ir.Graph, name: str, tensor: Tensor) -> ir.Value:

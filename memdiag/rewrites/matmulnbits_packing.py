@@ -24,8 +24,8 @@ class QuantizedOperand(NamedTuple):
 
     Attributes:
         weight: the matrix, ``[K, N]``, or ``[N, K]`` if it is `by_columns`.
-        scales: ``[blocks, N]`` (``[N, blocks]``) if they are `blocked`, else one for each column,
-            or a single one.
+        scales: if they are `blocked`, ``[blocks, N]``, or ``[N, blocks]`` if the matrix is stored
+            `by_columns`; else one for each column, or a single one.
         zeros: zero points of the shape of `scales`; None for 0.
         block: number of values of a column with one scale in MatMulNBits.
         blocked: whether there are several scales to a column.
@@ -97,18 +97,20 @@ def packing_problem(weights: QuantizedOperand) -> str:
 def packed_weight(weights: QuantizedOperand) -> Iterator[Array]:
     """Yield the weight, ``[N][blocks][bytes of a block]``, in chunks."""
     depth, columns, blocks = weights.sizes
-    padded = blocks * weights.block
+    padded_depth = blocks * weights.block
     if weights.by_columns:
-        found = row_panels(weights.weight, columns, depth * weights.bits // 8)
+        chunks = row_panels(weights.weight, columns, depth * weights.bits // 8)
     elif weights.bits == 4:
-        yield from transposed_nibbles(weights.weight, depth, columns, padded, flip=weights.signed)
+        yield from transposed_nibbles(
+            weights.weight, depth, columns, padded_depth, flip=weights.signed
+        )
         return
     else:
-        found = transposed_chunks(weights.weight, depth, columns, 1)
-    for chunk in found:
-        whole = np.zeros((len(chunk), padded * weights.bits // 8), np.uint8)
-        whole[:, : chunk.shape[1]] = chunk
-        yield whole ^ weights._sign_flip_mask
+        chunks = transposed_chunks(weights.weight, depth, columns, 1)
+    for chunk in chunks:
+        padded_chunk = np.zeros((len(chunk), padded_depth * weights.bits // 8), np.uint8)
+        padded_chunk[:, : chunk.shape[1]] = chunk
+        yield padded_chunk ^ weights._sign_flip_mask
 
 
 def packed_scales(weights: QuantizedOperand) -> Iterator[Array]:
@@ -129,33 +131,35 @@ def packed_zeros(weights: QuantizedOperand) -> Iterator[Array]:
         yield np.zeros(columns * weights.zero_bytes, np.uint8)
     elif not weights.blocked:
         mask = np.uint8((1 << weights.bits) - 1)
-        points = weights.zeros.numpy().astype(np.int16).astype(np.uint8) & mask
-        both = points | points << 4 if weights.bits == 4 else points
+        zero_points = weights.zeros.numpy().astype(np.int16).astype(np.uint8) & mask
+        packed_points = zero_points | zero_points << 4 if weights.bits == 4 else zero_points
         yield from _repeated_column_values(
-            both ^ weights._sign_flip_mask, columns, weights.zero_bytes
+            packed_points ^ weights._sign_flip_mask, columns, weights.zero_bytes
         )
     elif weights.bits == 8:
-        found = iter_tensor_chunks(weights.zeros)
+        chunks = iter_tensor_chunks(weights.zeros)
         if not weights.by_columns:
-            found = transposed_chunks(weights.zeros, blocks, columns, 1)
-        yield from (chunk ^ weights._sign_flip_mask for chunk in found)
+            chunks = transposed_chunks(weights.zeros, blocks, columns, 1)
+        yield from (chunk ^ weights._sign_flip_mask for chunk in chunks)
     elif weights.by_columns:
         yield from (chunk ^ weights._sign_flip_mask for chunk in iter_tensor_chunks(weights.zeros))
     else:
-        padded = blocks + blocks % 2
-        yield from transposed_nibbles(weights.zeros, blocks, columns, padded, flip=weights.signed)
+        padded_blocks = blocks + blocks % 2
+        yield from transposed_nibbles(
+            weights.zeros, blocks, columns, padded_blocks, flip=weights.signed
+        )
 
 
 def _repeated_column_values(values: Array, columns: int, count: int) -> Iterator[Array]:
     """Yield `values`, one for each column or one in all, `count` times each."""
-    each = np.broadcast_to(values.reshape(-1), (columns,))
+    column_values = np.broadcast_to(values.reshape(-1), (columns,))
     for start in range(0, columns, _COLUMNS_PER_CHUNK):
-        yield np.repeat(each[start : start + _COLUMNS_PER_CHUNK], count)
+        yield np.repeat(column_values[start : start + _COLUMNS_PER_CHUNK], count)
 
 
 _STRIP_BYTES = 4 << 20
 _MAPPED_BYTES = 16 << 20
-"""Bytes of a file that are mapped at a time: mapped pages that were read count as resident."""
+"""Bytes of a file that are mapped at a time, because mapped pages that were read are resident."""
 
 
 def transposed_chunks(tensor: Tensor, rows: int, columns: int, width: int) -> Iterator[Array]:
@@ -169,20 +173,20 @@ def transposed_nibbles(
 ) -> Iterator[Array]:
     """Yield a matrix of 4-bit values column by column, two values to a byte, in chunks.
 
-    `columns` and `padded` are even: columns are filled up with zeros from `rows` to `padded`
-    values. `flip` makes signed values unsigned by adding 8.
+    `columns` and `padded` are even. Columns are filled with zeros from `rows` to `padded` values.
+    `flip` makes signed values unsigned by adding 8.
     """
     for strip in _row_strips(tensor, rows, columns // 2, _strip_width(rows, 1)):
-        both = np.zeros((strip.shape[1], padded), np.uint8)
-        both[:, :rows] = strip.T
-        paired = np.empty((strip.shape[1], 2, padded // 2), np.uint8)
+        column_values = np.zeros((strip.shape[1], padded), np.uint8)
+        column_values[:, :rows] = strip.T
+        packed_columns = np.empty((strip.shape[1], 2, padded // 2), np.uint8)
         # A byte stores two values of a row: of an even column and of the odd one after it.
-        first, second = both[:, 0::2], both[:, 1::2]
-        paired[:, 0] = (first & 0x0F) | (second << 4)
-        paired[:, 1] = (first >> 4) | (second & 0xF0)
+        first_rows, second_rows = column_values[:, 0::2], column_values[:, 1::2]
+        packed_columns[:, 0] = (first_rows & 0x0F) | (second_rows << 4)
+        packed_columns[:, 1] = (first_rows >> 4) | (second_rows & 0xF0)
         if flip:
-            paired ^= np.uint8(0x88)
-        yield paired
+            packed_columns ^= np.uint8(0x88)
+        yield packed_columns
 
 
 def row_panels(tensor: Tensor, rows: int, row_bytes: int) -> Iterator[Array]:

@@ -58,8 +58,8 @@ _range_comparisons = WeakKeyDictionary()
 def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
     """Return how equal weights among `values` can be merged; a weight may be alone.
 
-    A weight that cannot be moved can be kept if it is a constant initializer of the main graph that
-    all readers of the others can see.
+    A weight that cannot be moved can be kept if it is a constant initializer of the main graph and
+    all readers of the other weights can see it.
     """
     merges: list[Merge] = []
     problems = {value: move_problem(editor, value) for value in values}
@@ -72,29 +72,33 @@ def plan_merges(editor: ModelEditor, values: Sequence[ir.Value]) -> MergePlan:
         problem for value, problem in problems.items() if problem and value not in candidates
     ]
     for group in equal_value_groups(editor, candidates):
-        free = [value for value in group if not problems[value]]
-        readers = {use.node.graph for value in free for use in value.uses()}
-        hidden = [
+        free_values = [value for value in group if not problems[value]]
+        readers = {use.node.graph for value in free_values for use in value.uses()}
+        hidden_values = [
             value
             for value in group
             if value.graph is editor.model.graph
             and not all(editor.is_visible(value, graph) for graph in readers if graph is not None)
         ]
-        if hidden:
+        if hidden_values:
             reasons.append("a subgraph has another value of its name")
-            free = [value for value in free if value not in hidden]
-        fixed = [value for value in group if problems[value] and value not in hidden]
+            free_values = [value for value in free_values if value not in hidden_values]
+        fixed_values = [value for value in group if problems[value] and value not in hidden_values]
         if len(group) > 1:
-            reasons += [problems[value] for value in fixed[1:]]
-        kept = min(
-            [*fixed, *free], key=lambda value: _kept_weight_preference(editor, value), default=None
+            reasons += [problems[value] for value in fixed_values[1:]]
+        kept_value = min(
+            [*fixed_values, *free_values],
+            key=lambda value: _kept_weight_preference(editor, value),
+            default=None,
         )
-        if kept is None:
+        if kept_value is None:
             continue
-        if initializers_are_inputs(editor) and not is_main_initializer(editor, kept):
+        if initializers_are_inputs(editor) and not is_main_initializer(editor, kept_value):
             reasons.append(NEW_INPUT_PROBLEM)
             continue
-        merges.append(Merge(kept, tuple(value for value in free if value is not kept)))
+        merges.append(
+            Merge(kept_value, tuple(value for value in free_values if value is not kept_value))
+        )
     return MergePlan(tuple(merges), tuple(dict.fromkeys(reasons)))
 
 
@@ -105,14 +109,14 @@ def apply_merges(editor: ModelEditor, merges: Sequence[Merge]) -> bool:
         for value in removed:
             value.replace_all_uses_with(kept)
             remove_weight(editor, value)
-        moves = not is_main_initializer(editor, kept)
-        if moves:
+        is_moved = not is_main_initializer(editor, kept)
+        if is_moved:
             assert kept.name is not None
             assert kept.graph is not None
             editor.defined_names(kept.graph).discard(kept.name)
             name = editor.main_graph_name(kept.name)
             move_to_initializer(editor, kept, editor.model.graph, name)
-        changed = changed or moves or bool(removed)
+        changed = changed or is_moved or bool(removed)
     return changed
 
 
@@ -121,13 +125,13 @@ def equal_value_groups(editor: ModelEditor, values: Sequence[ir.Value]) -> list[
 
     Values without a tensor are left out.
     """
-    by_head: dict[tuple[object, ...], list[list[ir.Value]]] = defaultdict(list)
+    groups_by_head: dict[tuple[object, ...], list[list[ir.Value]]] = defaultdict(list)
     for value in dict.fromkeys(values):
         tensor = constant_tensor(value)
         if tensor is None:
             continue
         head = _tensor_head(tensor) if editor.reads_weights else b""
-        groups = by_head[tensor.dtype, tuple(tensor.shape), head]
+        groups = groups_by_head[tensor.dtype, tuple(tensor.shape), head]
         for group in groups:
             first = constant_tensor(group[0])
             assert first is not None
@@ -136,7 +140,7 @@ def equal_value_groups(editor: ModelEditor, values: Sequence[ir.Value]) -> list[
                 break
         else:
             groups.append([value])
-    return [group for groups in by_head.values() for group in groups]
+    return [group for groups in groups_by_head.values() for group in groups]
 
 
 def _tensor_head(tensor: Tensor) -> bytes:
@@ -150,17 +154,21 @@ def _has_equal_content(model_file: ModelFile, first: Tensor, second: Tensor) -> 
         return _has_equal_bytes(first, second)
     if ranges[0] == ranges[1]:
         return True
-    known = _range_comparisons.setdefault(model_file, {})
+    results = _range_comparisons.setdefault(model_file, {})
     pair = (ranges[0], ranges[1])
-    if pair not in known:
-        known[pair] = _has_equal_bytes(first, second)
-    return known[pair]
+    if pair not in results:
+        results[pair] = _has_equal_bytes(first, second)
+    return results[pair]
 
 
 def _has_equal_bytes(first: Tensor, second: Tensor) -> bool:
     return all(
-        left is not None and right is not None and left.tobytes() == right.tobytes()
-        for left, right in zip_longest(_tensor_chunk_views(first), _tensor_chunk_views(second))
+        first_chunk is not None
+        and second_chunk is not None
+        and first_chunk.tobytes() == second_chunk.tobytes()
+        for first_chunk, second_chunk in zip_longest(
+            _tensor_chunk_views(first), _tensor_chunk_views(second)
+        )
     )
 
 

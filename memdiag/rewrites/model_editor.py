@@ -56,8 +56,8 @@ class ModelEditor:
 
     Args:
         model_file: the original, which must stay open while weights are read.
-        reads_weights: whether weights that a rule found to be equal are compared again. False is
-            enough to ask which rewrites can be applied.
+        reads_weights: whether weights that a rule found to be equal are compared again. This is not
+            needed to determine which rewrites can be applied.
 
     Attributes:
         model: the graph.
@@ -79,7 +79,7 @@ class ModelEditor:
         self._paths: dict[ir.Graph, str] = {}
         self._owners: dict[ir.Graph, ir.Node] = {}
         self._defined: dict[ir.Graph, set[str]] = {}
-        self._functions = {each.graph: each for each in self.model.functions.values()}
+        self._functions = {function.graph: function for function in self.model.functions.values()}
         self._index_graph(self.model.graph, "")
         for key, function in self.model.functions.items():
             self._index_graph(function.graph, function_path(key))
@@ -94,8 +94,8 @@ class ModelEditor:
     def value(self, name: str) -> ir.Value | None:
         """Return the value of the weight with the qualified `name`; None if it was removed.
 
-        For a Constant node it is the node's output. A replacement is followed. None as well where
-        two weights have that name.
+        For a Constant node it is the node's output. Replacements are followed. None also if two
+        weights have that name.
         """
         value = self._values.get(name)
         while value in self._replacements:
@@ -104,8 +104,8 @@ class ModelEditor:
 
     def weights(self, finding: Finding) -> list[ir.Value]:
         """Return the values of the finding's weights, each once."""
-        found = (self.value(name) for name in finding.weights)
-        return list(dict.fromkeys(value for value in found if value is not None))
+        values = (self.value(name) for name in finding.weights)
+        return list(dict.fromkeys(value for value in values if value is not None))
 
     def node(self, name: str) -> ir.Node | None:
         """Return the node with the qualified `name`; None if it was removed or is not unique."""
@@ -149,7 +149,7 @@ class ModelEditor:
         return "function" if outermost in self._functions else "removed"
 
     def function(self, node: ir.Node) -> ir.Function | None:
-        """Return the function whose body contains `node`, at whatever depth; None for others."""
+        """Return the function whose body contains `node`, at any depth; None for other nodes."""
         if node.graph is None or not self._functions:
             return None
         *_, outermost = self.enclosing(node.graph)
@@ -186,16 +186,16 @@ class ModelEditor:
         return self._defined[graph]
 
     def unique_name(self, wanted: str) -> str:
-        """Return `wanted`, or with a number appended, so that no value or node has that name.
+        """Return `wanted`, with a number appended if a value or node already has that name.
 
         The name counts as used from then on.
         """
-        found, number = wanted, 1
-        while found in self._names:
+        name, number = wanted, 1
+        while name in self._names:
             number += 1
-            found = f"{wanted}_{number}"
-        self._names.add(found)
-        return found
+            name = f"{wanted}_{number}"
+        self._names.add(name)
+        return name
 
     def main_graph_name(self, wanted: str) -> str:
         """Return a name for a weight that moves to the main graph: `wanted` if no graph uses it."""
@@ -217,8 +217,8 @@ class ModelEditor:
     def type_of(self, value: ir.Value) -> TensorType | None:
         """Return element type and shape of `value`, as declared or inferred; None if not known.
 
-        Sizes that are not known are None. In functions only declared types are known, because each
-        call may have other types.
+        Unknown sizes are None. In functions only declared types are known, because each call may
+        have other types.
         """
         declared = None
         if isinstance(value.type, ir.TensorType):
@@ -238,7 +238,7 @@ class ModelEditor:
     def require_domain(self, domain: str, version: int = 1, node: ir.Node | None = None) -> None:
         """Import an operator domain, unless it is imported.
 
-        For a `node` in a function, the function imports it as well.
+        For a `node` in a function, the function also imports it.
         """
         self.model.opset_imports.setdefault(domain, version)
         function = self.function(node) if node is not None else None
@@ -263,8 +263,8 @@ class ModelEditor:
         assert graph is not None
         name = self.unique_name(name)
         output = ir.Value(name=self.unique_name(f"{name}_output"))
-        new = ir.Node(domain, op_type, inputs, attributes, outputs=[output], name=name)
-        graph.insert_before(node, new)
+        new_node = ir.Node(domain, op_type, inputs, attributes, outputs=[output], name=name)
+        graph.insert_before(node, new_node)
         return output
 
     def constant_before(self, node: ir.Node, values: Array, *, name: str) -> ir.Value:
@@ -428,22 +428,22 @@ def _is_unsupported_type(kind: TypeProto) -> bool:
 def _remove_weight_types(graph: GraphProto) -> None:
     """Remove the types that onnx_ir declares for initializers, which have types themselves."""
     weights = {tensor.name for tensor in graph.initializer}
-    kept = [
+    kept_values = [
         value
         for value in graph.value_info
         if value.name not in weights or value.doc_string or value.metadata_props
     ]
     del graph.value_info[:]
-    graph.value_info.extend(kept)
+    graph.value_info.extend(kept_values)
 
 
 def _names_outside_nodes(graph: GraphProto, *, is_main: bool = True) -> Iterator[str]:
     for annotation in graph.quantization_annotation:
         yield from (entry.value for entry in annotation.quant_parameter_tensor_names)
     if not is_main:
-        own = {value.name for value in (*graph.input, *graph.initializer)}
-        own.update(name for node in graph.node for name in node.output)
-        yield from (value.name for value in graph.output if value.name not in own)
+        defined_names = {value.name for value in (*graph.input, *graph.initializer)}
+        defined_names.update(name for node in graph.node for name in node.output)
+        yield from (value.name for value in graph.output if value.name not in defined_names)
     for node in graph.node:
         for _, inner in subgraphs_of_node(node):
             yield from _names_outside_nodes(inner, is_main=False)

@@ -1,8 +1,8 @@
 """Import onnx_ir without sympy, which would double the duration of the import.
 
 onnx_ir needs sympy for arithmetic on symbolic dimensions, which no rewrite does. The modules in
-`_LAZY_MODULES` are executed at the first access to one of their attributes: a program that uses
-sympy notices nothing.
+`_LAZY_MODULES` are executed at the first access to one of their attributes, so that programs can
+still use sympy.
 """
 
 import sys

@@ -23,7 +23,7 @@ class Rewrite:
         name: the name in kebab case, as findings give it.
         summary: one line without a full stop.
         arithmetic: what may change in the computation.
-        safe: whether it is tried without ``--max-difference``: whether it changes no values.
+        safe: whether it changes no values, so that it is tried without ``--max-difference``.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Rewriter(NamedTuple):
         rewrite: the declaration.
         check: returns why the rewrite cannot be applied, in a few words without a full stop; None
             if it can.
-        apply: applies it and returns whether it changed anything; it changes nothing a second time.
+        apply: applies it and returns whether it changed anything; a second call changes nothing.
     """
 
     rewrite: Rewrite
@@ -48,13 +48,13 @@ class Rewriter(NamedTuple):
 
 
 def first_problem(problems: Iterable[str], *, otherwise: str) -> str | None:
-    """Return why a rewrite can be applied to no part of a finding; None if it can to one.
+    """Return why a rewrite can be applied to no part of a finding; None if it can be to one.
 
     Args:
         problems: why it cannot be applied to each part; empty texts where it can.
         otherwise: the reason if the finding has no part.
     """
-    reasons = list(problems)
-    if not reasons:
+    part_problems = list(problems)
+    if not part_problems:
         return otherwise
-    return None if "" in reasons else reasons[0]
+    return None if "" in part_problems else part_problems[0]

@@ -27,15 +27,15 @@ EXTERNAL_ALIGNMENT = 4096
 """Alignment of external weights: the page, by which files are mapped."""
 
 IN_PLACE_ALIGNMENT = 64
-"""Alignment of weights that are referenced in the original's model file. Kernels may rely on it, as
-onnxruntime aligns its own tensors so."""
+"""Alignment of weights that are referenced in the original's model file. Kernels may rely on it,
+because onnxruntime aligns its own tensors in this way."""
 
 MAX_EMBEDDED_BYTES = 64 << 20
-"""Models whose weights are larger are better stored with external data."""
+"""Models with larger weights are better stored with external data."""
 
 _MAX_PROTO_BYTES = (1 << 31) - 1
 _MIN_EXTERNAL_BYTES = 1 << 16
-"""New weights of at least this size become external data as well."""
+"""New weights of at least this size also become external data."""
 
 
 def write_rewritten_model(
@@ -52,10 +52,10 @@ def write_rewritten_model(
         ReportError: a file cannot be written.
         ModelError: the graph cannot be written.
     """
-    data = path.with_name(f"{path.name}.data")
+    data_path = path.with_name(f"{path.name}.data")
     proto = editor.proto()
-    hidden = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
-    hidden_data = hidden.with_name(f"{hidden.name}.data")
+    hidden_path = path.with_name(f".{own_prefix()}{secrets.token_hex(8)}")
+    hidden_data_path = hidden_path.with_name(f"{hidden_path.name}.data")
     has_data = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,21 +65,21 @@ def write_rewritten_model(
         if storage == "in_place":
             _refer_to_original(proto, editor, path)
         elif storage == "external":
-            has_data = _write_external_data(proto, hidden_data, data.name)
-        hidden.write_bytes(_serialized_model(proto, path))
+            has_data = _write_external_data(proto, hidden_data_path, data_path.name)
+        hidden_path.write_bytes(_serialized_model(proto, path))
         if has_data:
-            os.replace(hidden_data, data)
-        os.replace(hidden, path)
+            os.replace(hidden_data_path, data_path)
+        os.replace(hidden_path, path)
     except OSError as error:
         raise ReportError(
             f"{path}: cannot be written ({error.strerror or error})."
             " Free space or choose another output."
         ) from error
     finally:
-        for leftover in (hidden, hidden_data):
+        for leftover in (hidden_path, hidden_data_path):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
-    return (path, data) if has_data else (path,)
+    return (path, data_path) if has_data else (path,)
 
 
 def referenced_weight_bytes(editor: ModelEditor) -> int:
@@ -89,24 +89,25 @@ def referenced_weight_bytes(editor: ModelEditor) -> int:
         for tensor, _ in model_tensors(editor.proto())
         if _is_external_tensor(tensor)
     }
-    return sum(each.nbytes for each in ranges)
+    return sum(file_range.nbytes for file_range in ranges)
 
 
 def can_refer_to_original(editor: ModelEditor, path: Path) -> bool:
     """Return whether a model at `path` can refer to the weights in the original's files.
 
-    They have to be in its folder or below. Those that cannot be referenced are embedded in the new
-    file, so they must be small.
+    The files have to be in its folder or below. Weights that cannot be referenced are embedded in
+    the new file, so they must be small.
     """
     folder = path.resolve().parent
     ranges = list(_movable_ranges(editor.proto()))
-    is_near = all(each.path.is_relative_to(folder) for each in ranges)
+    is_near = all(file_range.path.is_relative_to(folder) for file_range in ranges)
     return is_near and _unreferable_bytes(ranges, editor) <= MAX_EMBEDDED_BYTES
 
 
 def is_aligned(editor: ModelEditor, alignment: int) -> bool:
     """Return whether all weights that can be moved are at multiples of `alignment` in files."""
-    return all(each.offset % alignment == 0 for each in _movable_ranges(editor.proto()))
+    ranges = _movable_ranges(editor.proto())
+    return all(file_range.offset % alignment == 0 for file_range in ranges)
 
 
 def _is_referable_range(file_range: FileRange, editor: ModelEditor) -> bool:
@@ -120,15 +121,17 @@ def _is_referable_range(file_range: FileRange, editor: ModelEditor) -> bool:
 
 
 def _unreferable_bytes(ranges: Sequence[FileRange], editor: ModelEditor) -> int:
-    return sum(each.nbytes for each in ranges if not _is_referable_range(each, editor))
+    return sum(
+        file_range.nbytes for file_range in ranges if not _is_referable_range(file_range, editor)
+    )
 
 
 def _movable_ranges(proto: ModelProto) -> Iterator[FileRange]:
     for tensor, must_embed in model_tensors(proto):
         if _is_external_tensor(tensor) and not must_embed:
-            found = _proto_file_range(tensor)
-            if found.nbytes:
-                yield found
+            file_range = _proto_file_range(tensor)
+            if file_range.nbytes:
+                yield file_range
 
 
 def _is_external_tensor(tensor: TensorProto) -> bool:
@@ -170,7 +173,7 @@ def _refer_to_original(proto: ModelProto, editor: ModelEditor, path: Path) -> No
 
 
 def _write_external_data(proto: ModelProto, target: Path, name: str) -> bool:
-    """Write all large weights to `target`, which will be called `name`; return if there are any.
+    """Write all large weights to `target`, which will be called `name`; return whether any exist.
 
     Tensors that share a range of a file share the copy.
     """
@@ -202,10 +205,10 @@ def _seek_aligned(out: BinaryIO) -> int:
 
 def _embed_tensor(tensor: TensorProto) -> None:
     """Read the bytes of an external tensor into it."""
-    data = BytesIO()
+    content = BytesIO()
     if _proto_file_range(tensor).nbytes:
-        _external_source_tensor(tensor).tofile(data)
-    tensor.raw_data = data.getvalue()
+        _external_source_tensor(tensor).tofile(content)
+    tensor.raw_data = content.getvalue()
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
 
@@ -218,9 +221,9 @@ def _set_reference(tensor: TensorProto, location: str, offset: int, length: int)
 
 def _serialized_model(proto: ModelProto, path: Path) -> bytes:
     try:
-        data: bytes = proto.SerializeToString()
+        content: bytes = proto.SerializeToString()
     except (EncodeError, ValueError):
-        data = b""
-    if not data or len(data) > _MAX_PROTO_BYTES:
+        content = b""
+    if not content or len(content) > _MAX_PROTO_BYTES:
         raise UsageError(f"{path}: a file of 2 GB and more cannot embed its weights.")
-    return data
+    return content

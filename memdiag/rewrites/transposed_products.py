@@ -79,22 +79,24 @@ def transposed_products(
 ) -> Products:
     """Return the products by transposes of the finding's weights without a problem.
 
-    A transpose that is still needed by another product would be computed all the same: its products
-    are left out.
+    If another product still needs a transpose, it would be computed anyway: its products are left
+    out.
     """
     is_stored = finding.name == STORED_TRANSPOSE
     all_products = (_stored_transpose_products if is_stored else _weight_transpose_products)(
         editor, finding
     )
     problems = list(all_products.problems)
-    needed: set[ir.Value] = set()
+    needed_transposes: set[ir.Value] = set()
     for product in all_products.found:
         problem = problem_of(editor, product)
         if problem:
             problems.append(problem)
-            needed.add(product.transpose)
-    found = tuple(each for each in all_products.found if each.transpose not in needed)
-    return Products(found, tuple(problems))
+            needed_transposes.add(product.transpose)
+    products = tuple(
+        product for product in all_products.found if product.transpose not in needed_transposes
+    )
+    return Products(products, tuple(problems))
 
 
 def replace_products(
@@ -104,15 +106,15 @@ def replace_products(
     replace: Callable[[ModelEditor, Product], None],
 ) -> bool:
     """Replace the products and remove what only they read; return whether there were any."""
-    found = transposed_products(editor, finding, problem_of).found
-    for product in found:
+    products = transposed_products(editor, finding, problem_of).found
+    for product in products:
         replace(editor, product)
-    remove_unused_transposes(found)
-    return bool(found)
+    remove_unused_transposes(products)
+    return bool(products)
 
 
 def matmul_problem(product: Product) -> str:
-    """Return why `product` is no MatMul; empty if it is."""
+    """Return why `product` is not a MatMul; empty if it is one."""
     if product.node.op_type == "MatMul":
         return ""
     return f"the product is a {product.node.op_type}, which can read the weight as it is"
@@ -149,7 +151,7 @@ def stored_pair(editor: ModelEditor, finding: Finding) -> tuple[ir.Value, ir.Val
     if shapes[0] is None or shapes[1] is None or shapes[0] != shapes[1][::-1]:
         return None
     # A tensor that a rewrite replaced need not be the other's transpose.
-    if not all(isinstance(each.const_value, ir.ExternalTensor) for each in (first, second)):
+    if not all(isinstance(weight.const_value, ir.ExternalTensor) for weight in (first, second)):
         return None
     return (first, second) if first.dtype == second.dtype else None
 
@@ -166,13 +168,13 @@ def merge_problem(kept: ir.Value, dropped: ir.Value) -> str:
 
 def leading_sizes(editor: ModelEditor, product: Product) -> LeadingSizes | None:
     """Return the sizes of the left operand's axes but the last; None if their number is unknown."""
-    left = product.node.inputs[0]
-    kind = editor.type_of(left) if left is not None else None
+    left_operand = product.node.inputs[0]
+    kind = editor.type_of(left_operand) if left_operand is not None else None
     return None if kind is None or not kind.shape else kind.shape[:-1]
 
 
 def flatten_problem(editor: ModelEditor, product: Product) -> str:
-    """Return why `product`, a MatMul, cannot become one of matrices; empty if it can."""
+    """Return why `product`, a MatMul, cannot become a product of matrices; empty if it can."""
     sizes, opset = leading_sizes(editor, product), editor.opset(product.node)
     if sizes is not None and (len(sizes) == 1 or _fits_constant_shape(sizes)):
         return ""
@@ -182,7 +184,7 @@ def flatten_problem(editor: ModelEditor, product: Product) -> str:
 
 
 def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
-    """Make `product` one of matrices, and return the MatMul of these.
+    """Make `product` a product of matrices, and return the MatMul of the matrices.
 
     That is the node itself if its left operand is a matrix. Otherwise a MatMul is inserted before
     it, and the node becomes the Reshape that gives the product its axes, so that its output stays
@@ -191,10 +193,10 @@ def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
     node, sizes = product.node, leading_sizes(editor, product)
     if sizes is not None and len(sizes) == 1:
         return node
-    left, name = node.inputs[0], node.name or "MatMul"
-    assert left is not None
+    left_operand, name = node.inputs[0], node.name or "MatMul"
+    assert left_operand is not None
     axis = ir.AttrInt64("axis", -1 if sizes is None else len(sizes))
-    flat = editor.insert_before(node, "Flatten", [left], [axis], name=f"{name}/Flatten")
+    flat = editor.insert_before(node, "Flatten", [left_operand], [axis], name=f"{name}/Flatten")
     output = editor.insert_before(node, "MatMul", [flat, product.operand], name=f"{name}/MatMul")
     shape = _product_shape(editor, product, sizes)
     node.op_type, node.name = "Reshape", editor.unique_name(f"{name}/Reshape")
@@ -202,7 +204,7 @@ def flatten_product(editor: ModelEditor, product: Product) -> ir.Node:
     node.replace_input_with(1, shape)
     if sizes is None or not _fits_constant_shape(sizes):
         node.attributes.add(ir.AttrInt64("allowzero", 1))
-    _declare_product_shape(left, node.outputs[0], product)
+    _declare_product_shape(left_operand, node.outputs[0], product)
     matrices = output.producer()
     assert matrices is not None
     return matrices
@@ -216,24 +218,32 @@ def _fits_constant_shape(sizes: LeadingSizes) -> bool:
 def _product_shape(editor: ModelEditor, product: Product, sizes: LeadingSizes | None) -> ir.Value:
     """Return the product's shape: a constant, or computed at run time."""
     node, name = product.node, product.node.name or "MatMul"
-    left = node.inputs[0]
+    left_operand = node.inputs[0]
     if sizes is not None and _fits_constant_shape(sizes):
-        whole = [-1 if size is None else size for size in (*sizes, product.rows)]
-        return editor.constant_before(node, np.array(whole, np.int64), name=f"{name}/shape")
-    shape = editor.insert_before(node, "Shape", [left], name=f"{name}/Shape")
+        product_sizes = [-1 if size is None else size for size in (*sizes, product.rows)]
+        return editor.constant_before(node, np.array(product_sizes, np.int64), name=f"{name}/shape")
+    shape = editor.insert_before(node, "Shape", [left_operand], name=f"{name}/Shape")
     start = editor.constant_before(node, np.array([0], np.int64), name=f"{name}/start")
     end = editor.constant_before(node, np.array([-1], np.int64), name=f"{name}/end")
     axes = editor.insert_before(node, "Slice", [shape, start, end], name=f"{name}/Slice")
-    last = editor.constant_before(node, np.array([product.rows], np.int64), name=f"{name}/columns")
-    along = ir.AttrInt64("axis", 0)
-    return editor.insert_before(node, "Concat", [axes, last], [along], name=f"{name}/Concat")
+    column_count = editor.constant_before(
+        node, np.array([product.rows], np.int64), name=f"{name}/columns"
+    )
+    axis_attribute = ir.AttrInt64("axis", 0)
+    return editor.insert_before(
+        node, "Concat", [axes, column_count], [axis_attribute], name=f"{name}/Concat"
+    )
 
 
-def _declare_product_shape(left: ir.Value, output: ir.Value, product: Product) -> None:
+def _declare_product_shape(left_operand: ir.Value, output: ir.Value, product: Product) -> None:
     """Declare the product's shape, which would be inferred for a MatMul but not for a Reshape."""
-    if output.shape is None and left.shape is not None and isinstance(left.type, ir.TensorType):
+    if (
+        output.shape is None
+        and left_operand.shape is not None
+        and isinstance(left_operand.type, ir.TensorType)
+    ):
         output.type = output.type or ir.TensorType(ir.DataType[product.dtype.upper()])
-        output.shape = ir.Shape([*left.shape[:-1], product.rows])
+        output.shape = ir.Shape([*left_operand.shape[:-1], product.rows])
 
 
 def _remove_unused_chain(value: ir.Value) -> None:
@@ -247,13 +257,13 @@ def _remove_unused_chain(value: ir.Value) -> None:
             continue
         if any(output.uses() or output.is_graph_output() for output in node.outputs):
             continue
-        pending += [each for each in node.inputs if each is not None]
+        pending += [operand for operand in node.inputs if operand is not None]
         node.graph.remove(node, safe=True)
 
 
 def _weight_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
     """Return the products by Transposes of the finding's weights."""
-    found: dict[ir.Node, Product] = {}
+    product_by_node: dict[ir.Node, Product] = {}
     problems: list[str] = []
     for name in finding.weights:
         weight = editor.value(name)
@@ -269,14 +279,14 @@ def _weight_transpose_products(editor: ModelEditor, finding: Finding) -> Product
             if problem:
                 problems.append(problem)
             else:
-                found |= {product.node: product for product in products}
-    if not found and not problems:
+                product_by_node |= {product.node: product for product in products}
+    if not product_by_node and not problems:
         problems.append("no product reads the weight through a Transpose")
-    return Products(tuple(found.values()), tuple(problems))
+    return Products(tuple(product_by_node.values()), tuple(problems))
 
 
 def _stored_transpose_products(editor: ModelEditor, finding: Finding) -> Products:
-    """Return the products by one of two stored matrices that are each other's transpose."""
+    """Return the products by one of two stored matrices, of which each is the other's transpose."""
     pair = stored_pair(editor, finding)
     if pair is None:
         return Products((), ("the two weights are not both stored as matrices of one type",))
@@ -334,11 +344,11 @@ def _collect_products(
         if not node.domain and node.op_type == "Identity":
             problem = _collect_products(editor, node.outputs[0], template, products)
         elif not node.domain and node.op_type == "Cast" and not node.attributes["to"].is_ref():
-            further = template._replace(casts=(*template.casts, node))
-            problem = _collect_products(editor, node.outputs[0], further, products)
+            cast_template = template._replace(casts=(*template.casts, node))
+            problem = _collect_products(editor, node.outputs[0], cast_template, products)
         elif not is_product or node.inputs[0] is None or index != 1:
-            side = " as its left operand" if is_product and not index else ""
-            problem = f"{node.op_type} reads the transposed weight{side} as well"
+            side_text = " as its left operand" if is_product and not index else ""
+            problem = f"{node.op_type} reads the transposed weight{side_text} as well"
         elif not editor.is_visible(template.source, node.graph):
             problem = "another value in a subgraph has the weight's name"
         else:

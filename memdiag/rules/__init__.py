@@ -20,6 +20,6 @@ def find_detector(name: str) -> ModelDetector:
     """Return the detector of the rule with the code or name `name`.
 
     Raises:
-        UsageError: there is none; the message lists all rules.
+        UsageError: no rule has it; the message lists all rules.
     """
     return find_by_name(name, model_detectors())

@@ -16,8 +16,8 @@ def expected_copies(
     `sizes` has the kind and the size in bytes of each copy.
     """
     names = tuple(map(qualified_name, weights))
-    by_kind: dict[CopyKind, list[int]] = defaultdict(list)
+    sizes_by_kind: dict[CopyKind, list[int]] = defaultdict(list)
     for kind, nbytes in sizes:
-        by_kind[kind].append(nbytes)
-    for kind, of_kind in by_kind.items():
-        yield ExpectedCopies(weights=names, kind=kind, count=len(of_kind), bytes=sum(of_kind))
+        sizes_by_kind[kind].append(nbytes)
+    for kind, kind_sizes in sizes_by_kind.items():
+        yield ExpectedCopies(weights=names, kind=kind, count=len(kind_sizes), bytes=sum(kind_sizes))

@@ -24,7 +24,8 @@ class NodeInScope(Protocol):
 
 def node_names(ctx: AnalysisContext, nodes: Iterable[NodeInScope]) -> list[str]:
     """Return the qualified names of `nodes`, each once."""
-    return list(dict.fromkeys(ctx.graphs.qualified(each.scope, each.node) for each in nodes))
+    names = (ctx.graphs.qualified(located.scope, located.node) for located in nodes)
+    return list(dict.fromkeys(names))
 
 
 def common_graph(ctx: AnalysisContext, folds: Iterable[Fold]) -> str:

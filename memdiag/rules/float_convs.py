@@ -8,7 +8,7 @@ from memdiag.ort.analysis import AnalysisContext
 
 
 class FloatConv(NamedTuple):
-    """One Conv of float32 values.
+    """A Conv of float32 values.
 
     Attributes:
         name: the qualified name of the node.
@@ -16,7 +16,7 @@ class FloatConv(NamedTuple):
         inputs, outputs: the numbers of input and output channels of each group.
         kernel: the sizes of the kernel.
         strides: the strides; empty if all are 1.
-        pads: the padding at the begin and the end of each axis; empty if there is none.
+        pads: the padding at the beginning and the end of each axis; empty if all are 0.
         is_auto_padded: whether the runtime chooses the padding.
         output: the shape of the output, None for sizes that are not known.
     """
@@ -38,7 +38,7 @@ class FloatConv(NamedTuple):
 
 
 def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
-    """Yield each Conv whose filter has a known shape; functions once."""
+    """Yield each Conv whose filter has a known shape, those of a function once."""
     for _, scope in ctx.graphs:
         for node in scope.nodes:
             if node.op_type != "Conv" or not node.is_onnx or len(node.input) < 2:
@@ -53,7 +53,7 @@ def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
             if len(sizes) < rank or rank < 3 or groups < 1 or sizes[0] % groups:
                 continue
             shape = output.shape if output is not None else None
-            auto = (bytes(entry.s) for entry in node.attribute if entry.name == "auto_pad")
+            auto_pads = (bytes(entry.s) for entry in node.attribute if entry.name == "auto_pad")
             yield FloatConv(
                 name=ctx.graphs.qualified(scope, node),
                 groups=groups,
@@ -62,6 +62,6 @@ def float_convs(ctx: AnalysisContext) -> Iterator[FloatConv]:
                 kernel=tuple(sizes[2:]),
                 strides=integers_attribute(node, "strides"),
                 pads=integers_attribute(node, "pads"),
-                is_auto_padded=next(auto, b"NOTSET") not in (b"NOTSET", b"VALID", b""),
+                is_auto_padded=next(auto_pads, b"NOTSET") not in (b"NOTSET", b"VALID", b""),
                 output=shape if shape is not None and len(shape) == rank else (None,) * rank,
             )

@@ -67,10 +67,10 @@ def _match_run(finding: Finding, profile: Profile) -> Finding:
     run = profile.phase("first_run") or profile.phase("prefill")
     if run is None or not profile.outcome.completed:
         return finding
-    mapped = 0  # weights that were mapped before, and read now
+    mapped_bytes = 0  # pages of mapped weights that this run read first
     if run.start.file_bytes is not None and run.end.file_bytes is not None:
-        mapped = max(0, run.end.file_bytes - run.start.file_bytes)
-    growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped)
+        mapped_bytes = max(0, run.end.file_bytes - run.start.file_bytes)
+    growth = max(0, run.peak_rss_bytes - run.start.rss_bytes - mapped_bytes)
     evidence: Evidence = "measured" if growth >= MIN_RUN_SHARE * finding.run_bytes else "refuted"
     slack = _arena_slack_bytes(profile)
     if slack is not None and slack < MIN_COPIES_SHARE * finding.bytes:
@@ -110,8 +110,8 @@ def match_attribution(finding: Finding, attribution: Attribution) -> Finding:
     if measured_bytes is None:
         return finding
     if attribution.baseline_bytes is not None:
-        above = attribution.resident_bytes - attribution.baseline_bytes
-        measured_bytes = min(measured_bytes, max(0, above))
+        bytes_above_baseline = attribution.resident_bytes - attribution.baseline_bytes
+        measured_bytes = min(measured_bytes, max(0, bytes_above_baseline))
     measured, waste = measured_bytes, finding.bytes
     if not waste:  # the expected copies cost only at the peak: they are there or not
         measured = sum(copy.bytes for copy in _finding_copies(finding, attribution))

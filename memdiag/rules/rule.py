@@ -1,4 +1,4 @@
-"""Class of the rules, which creates their findings, and of their detectors."""
+"""The class of the rules, which creates their findings, and the class of their detectors."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,15 +66,15 @@ class Rule:
             ctx: the model.
             message: the waste in one sentence.
             detail: further sentences.
-            weights: names; the first `MAX_FINDING_NAMES` are recorded.
-            nodes: likewise.
+            weights: the names of weights; the first `MAX_FINDING_NAMES` are recorded.
+            nodes: the names of nodes, recorded likewise.
             graph: the path of the graph, if it is in one.
-            nbytes: what could be saved at steady state.
-            peak_bytes: what could be saved at the peak; `nbytes` by default.
+            nbytes: the bytes that could be saved at steady state.
+            peak_bytes: the bytes that could be saved at the peak; `nbytes` by default.
             phase: the phase in which the waste arises.
             expected: the copies that the X-ray would list; the first `MAX_FINDING_NAMES` are
                 recorded.
-            run_bytes: what a run takes at least.
+            run_bytes: the bytes that a run takes at least.
             remedies: the rule's remedies that fit; all by default.
         """
         return Finding(
@@ -99,10 +99,10 @@ class Rule:
 
 
 Context = TypeVar("Context")
-Found = TypeVar("Found")
+DetectedFinding = TypeVar("DetectedFinding")
 
 
-class Detector(NamedTuple, Generic[Context, Found]):
+class Detector(NamedTuple, Generic[Context, DetectedFinding]):
     """A rule with its detection, for models or for programs.
 
     Attributes:
@@ -112,7 +112,7 @@ class Detector(NamedTuple, Generic[Context, Found]):
     """
 
     rule: Rule
-    detect: Callable[[Context], Iterator[Found]]
+    detect: Callable[[Context], Iterator[DetectedFinding]]
     documentation: str
 
 
@@ -120,28 +120,29 @@ ModelDetector = Detector[AnalysisContext, Finding]
 
 
 def find_by_name(
-    name: str, detectors: Sequence[Detector[Context, Found]]
-) -> Detector[Context, Found]:
+    name: str, detectors: Sequence[Detector[Context, DetectedFinding]]
+) -> Detector[Context, DetectedFinding]:
     """Return the one of `detectors` whose rule has the code or name `name`.
 
     Raises:
-        UsageError: there is none; the message lists all rules.
+        UsageError: no rule has it; the message lists all rules.
     """
     for detector in detectors:
         if name.casefold() in (detector.rule.code.casefold(), detector.rule.name):
             return detector
-    names = ", ".join(detector.rule.name for detector in detectors)
-    rules = [each.rule.name for each in detectors if name in each.rule.remedies]
-    if rules:
-        raise UsageError(f"{name!r} is a remedy. Name its rule: {' or '.join(rules)}.")
+    rules = [detector.rule for detector in detectors]
+    rule_names = [rule.name for rule in rules if name in rule.remedies]
+    if rule_names:
+        raise UsageError(f"{name!r} is a remedy. Name its rule: {' or '.join(rule_names)}.")
+    names = ", ".join(rule.name for rule in rules)
     raise UsageError(f"unknown rule {name!r}. The rules are {names}.")
 
 
 def run_detectors(
-    detectors: Iterable[Detector[Context, Found]], context: Context, subject: str
-) -> tuple[list[Found], list[str]]:
+    detectors: Iterable[Detector[Context, DetectedFinding]], context: Context, subject: str
+) -> tuple[list[DetectedFinding], list[str]]:
     """Return the findings of `detectors` in `context`, a `subject`, and a note for each defect."""
-    findings: list[Found] = []
+    findings: list[DetectedFinding] = []
     notes = []
     for detector in detectors:
         try:

@@ -13,10 +13,10 @@ from memdiag.records.weights import Weight
 from memdiag.units import counted
 
 MAX_DESCRIBED_FINDINGS = 50
-"""Findings that get a path: the first of them, which cost most."""
+"""Findings that get a path: the first ones, which cost most."""
 
 MAX_CHAIN_NODES = 4
-"""Nodes of one use."""
+"""Nodes in the chain of one use."""
 
 MAX_EXAMINED_USES = 100
 """Uses of a weight that are examined."""
@@ -34,14 +34,15 @@ def findings_with_paths(
     weight, or of the first weight that its nodes read.
     """
     first = findings[:MAX_DESCRIBED_FINDINGS]
-    weights = _weights_by_name(first, model_file)
-    nodes = _nodes_by_name(first, index)
+    weights_by_name = _weights_by_name(first, model_file)
+    nodes_by_name = _nodes_by_name(first, index)
     with_path = []
     for finding in first:
-        weight = weights.get(finding.weights[0]) if finding.weights else None
+        weight = weights_by_name.get(finding.weights[0]) if finding.weights else None
         if weight is None and not finding.weights:
-            used = (nodes[name] for name in finding.nodes if name in nodes)
-            weight = next(filter(None, (_first_weight(*each, index) for each in used)), None)
+            finding_nodes = (nodes_by_name[name] for name in finding.nodes if name in nodes_by_name)
+            weights_read = (_first_weight(scope, node, index) for scope, node in finding_nodes)
+            weight = next(filter(None, weights_read), None)
         path = _use_path_text(finding, weight, index) if weight is not None else ""
         with_path.append(msgspec.structs.replace(finding, path=path))
     return (*with_path, *findings[MAX_DESCRIBED_FINDINGS:])
@@ -49,19 +50,21 @@ def findings_with_paths(
 
 def _weights_by_name(findings: Sequence[Finding], model_file: ModelFile) -> dict[str, Weight]:
     """Return the first weight of each of `findings`, by its qualified name."""
-    wanted = {finding.weights[0] for finding in findings if finding.weights}
-    named = ((qualified_label(weight.graph, weight.name), weight) for weight in model_file.weights)
-    return {name: weight for name, weight in named if name in wanted}
+    wanted_names = {finding.weights[0] for finding in findings if finding.weights}
+    weights_with_names = (
+        (qualified_label(weight.graph, weight.name), weight) for weight in model_file.weights
+    )
+    return {name: weight for name, weight in weights_with_names if name in wanted_names}
 
 
 def _nodes_by_name(findings: Sequence[Finding], index: GraphIndex) -> dict[str, tuple[Scope, Node]]:
     """Return the nodes of the `findings` without weights, by qualified name, with their scopes."""
-    wanted = {name for finding in findings if not finding.weights for name in finding.nodes}
-    if not wanted:
+    wanted_names = {name for finding in findings if not finding.weights for name in finding.nodes}
+    if not wanted_names:
         return {}
     nodes = ((scope, node) for _, scope in index for node in scope.nodes)
-    named = ((index.qualified(scope, node), (scope, node)) for scope, node in nodes)
-    return {name: node_of_name for name, node_of_name in named if name in wanted}
+    nodes_with_names = ((index.qualified(scope, node), (scope, node)) for scope, node in nodes)
+    return {name: node_of_name for name, node_of_name in nodes_with_names if name in wanted_names}
 
 
 def _first_weight(scope: Scope, node: Node, index: GraphIndex) -> Weight | None:
@@ -82,13 +85,12 @@ def _use_path_text(finding: Finding, weight: Weight, index: GraphIndex) -> str:
     names = set(finding.nodes)
     chains.sort(key=lambda chain: (names.isdisjoint(chain.labels), len(chain.operators)))
     *left, right = list(dict.fromkeys(chain.operators for chain in chains))[:2]
-    before = "".join(f"{operator} ← " for chain in left for operator in reversed(chain))
-    after = "".join(f" → {operator}" for operator in right)
-    more = sum(chain.operators not in (*left, right) for chain in chains)
-    rest = f", and {counted(more, 'more use')}" if more else ""
-    return (
-        f"{before}{_shortened_weight_name(qualified_label(weight.graph, weight.name))}{after}{rest}"
-    )
+    left_text = "".join(f"{operator} ← " for chain in left for operator in reversed(chain))
+    right_text = "".join(f" → {operator}" for operator in right)
+    other_use_count = sum(chain.operators not in (*left, right) for chain in chains)
+    others = f", and {counted(other_use_count, 'more use')}" if other_use_count else ""
+    name = _shortened_weight_name(qualified_label(weight.graph, weight.name))
+    return f"{left_text}{name}{right_text}{others}"
 
 
 class _UseChain(NamedTuple):

@@ -33,8 +33,8 @@ not recorded: both would read the log of the session."""
 
 def child_environment() -> dict[str, str]:
     """Return the environment of a process that may import onnxruntime, without its telemetry."""
-    kept = {name: text for name, text in os.environ.items() if name != RECORDING_ADDRESS}
-    return {**kept, **TELEMETRY_OFF}
+    inherited = {name: text for name, text in os.environ.items() if name != RECORDING_ADDRESS}
+    return {**inherited, **TELEMETRY_OFF}
 
 
 def is_measurement(command: Sequence[str]) -> bool:
@@ -118,11 +118,11 @@ class Child:
 
         The iteration ends with the child: a process that the child started may keep the pipe open.
         """
-        gone = False
-        while not gone:
-            # Asked before the last output is read.
-            gone = self.silent or self.ended
-            items = self.read(0.0 if gone else period_s)
+        has_ended = False
+        while not has_ended:
+            # Checked before reading, so that the last output is not missed.
+            has_ended = self.silent or self.ended
+            items = self.read(0.0 if has_ended else period_s)
             yield from (item for item in items if isinstance(item, ScriptEvent))
             yield None
 
@@ -205,10 +205,10 @@ class Child:
         return self._process.poll() is not None
 
     def send(self, message: Any) -> None:
-        """Send a message to a child that waits for one; nothing is sent to one that has ended."""
+        """Send a message to a child that waits for one; do nothing if the child has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
         except BrokenPipeError:
-            # It has ended; the next read finds that, with the reason.
+            # The child has ended; the next read returns its last output, with the reason.
             return

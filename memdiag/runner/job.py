@@ -117,11 +117,11 @@ class SessionConfig:
         """Return the description of the session for records: the fields of the same names.
 
         Args:
-            providers: those that onnxruntime chose; None if no session was created.
+            providers: the providers that onnxruntime chose; None if no session was created.
             runs: number of runs after the first one; None without runs.
         """
-        own = {**json_value(self), "providers": providers or self.providers, "runs": runs}
-        return msgspec.convert({name: own[name] for name in Session.__struct_fields__}, Session)
+        values = {**json_value(self), "providers": providers or self.providers, "runs": runs}
+        return msgspec.convert({name: values[name] for name in Session.__struct_fields__}, Session)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +152,7 @@ class InputConfig:
         same_inputs: run all with the same contents; otherwise the contents of generated inputs
             differ.
         generation: run the model as a program generates a text; None to run it with the same shapes
-            each time. `runs` are its steps then.
+            each time. For a generation, `runs` is the number of its steps.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -184,8 +184,8 @@ class StepInput:
     Attributes:
         name: the input. The array of `Job.later_feeds` has its size in the last step.
         grows_along: the axis that becomes longer by one in each step; None if its shape stays.
-        past_offset: what its elements have more than the tokens in the past; None if they have
-            other values.
+        past_offset: the difference between its elements and the number of past tokens; None if they
+            do not follow that number.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Job:
         entering: words before the command of the child, such as those that enter a control group.
         generation: how each run receives outputs of the run before it; None if it does not.
         records_device: whether the child reports the memory of its NVIDIA device at each step.
-        records_allocations: whether it reports each allocation there, too.
+        records_allocations: whether it also reports each allocation on the device.
     """
 
     model: Path
@@ -263,7 +263,10 @@ def json_value(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [json_value(item) for item in value]
     if is_dataclass(value):
-        return {each.name: json_value(getattr(value, each.name)) for each in fields(value)}
+        return {
+            value_field.name: json_value(getattr(value, value_field.name))
+            for value_field in fields(value)
+        }
     return value
 
 
@@ -277,7 +280,7 @@ def fallback_text(missing: Sequence[str], providers: Sequence[str]) -> str:
 
     Args:
         missing: the execution providers that it lacks.
-        providers: those that it has.
+        providers: the execution providers that it has.
     """
     return (
         f"onnxruntime created the session without {', '.join(missing)}: it runs on"

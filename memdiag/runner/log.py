@@ -55,7 +55,7 @@ _MEMORY_RESERVED = re.compile(
 )
 _HOST_MEMORY = "Cpu"
 _PINNED = "Pinned"
-"""onnxruntime's names of memory that devices read end in this. It is memory of the host."""
+"""Suffix of onnxruntime's names of memory of the host that devices read."""
 
 _ARENA_MADE = b"Creating BFCArena for Cpu "
 _COLOUR_CODE = re.compile(rb"\x1b\[[0-9;]*m")
@@ -155,7 +155,7 @@ class ArenaReservation(NamedTuple):
 
 
 def is_host_memory(memory: str) -> bool:
-    """Return whether onnxruntime's name of a memory, such as ``CudaPinned``, is of the host's."""
+    """Return whether `memory`, onnxruntime's name such as ``CudaPinned``, is memory of the host."""
     return memory.startswith(_HOST_MEMORY) or memory.endswith(_PINNED)
 
 
@@ -195,7 +195,7 @@ class LogParser:
         warnings: the first warnings of onnxruntime.
         errors: the first errors of onnxruntime.
         tail: the last lines that are not onnxruntime's, such as a traceback.
-        regions: the regions by which the arenas of onnxruntime grew, of hosts and devices.
+        regions: the regions by which the arenas of onnxruntime grew, on the host and on devices.
         device_reservations: what arenas reserved in the memory of devices.
     """
 
@@ -216,30 +216,30 @@ class LogParser:
         self._changed_in = b""
         self._session_logger = b""
         self._packing = False
-        self._rest = b""
-        self._markers = 0
+        self._unfinished_line = b""
+        self._marker_count = 0
         self._second = b""
         self._second_epoch = 0.0
 
     def feed(self, chunk: bytes) -> list[LogMarker | ScriptEvent]:
         """Return the markers and events of the lines that `chunk` completes, in order."""
-        *lines, rest = (self._rest + chunk).split(b"\n")
-        if len(rest) > _MAX_LINE_BYTES + _MAX_EVENT_BYTES:
-            # The end is kept as well: an event may start there.
-            rest = rest[:_MAX_LINE_BYTES] + rest[-_MAX_EVENT_BYTES:]
-        self._rest = rest
-        found = (self._parse_line(line) for line in lines)
-        return [item for item in found if item is not None]
+        *lines, unfinished = (self._unfinished_line + chunk).split(b"\n")
+        if len(unfinished) > _MAX_LINE_BYTES + _MAX_EVENT_BYTES:
+            # The end is kept too: an event may start there.
+            unfinished = unfinished[:_MAX_LINE_BYTES] + unfinished[-_MAX_EVENT_BYTES:]
+        self._unfinished_line = unfinished
+        items = (self._parse_line(line) for line in lines)
+        return [item for item in items if item is not None]
 
     def finish(self) -> None:
         """Parse the last, unfinished line, once the child has ended."""
-        if self._rest:
-            self._parse_line(self._rest)
-            self._rest = b""
+        if self._unfinished_line:
+            self._parse_line(self._unfinished_line)
+            self._unfinished_line = b""
 
     @property
     def host_regions(self) -> list[tuple[int, int]]:
-        """The address ranges of the regions in the memory of the host, or of an unknown one."""
+        """The address ranges of the regions in the memory of the host, or in unknown memory."""
         return [
             (region.start, region.end)
             for region in self.regions
@@ -256,10 +256,10 @@ class LogParser:
         )
 
     def _parse_line(self, line: bytes) -> LogMarker | ScriptEvent | None:
-        before, mark, event = line.partition(self._event_mark)
+        other_text, mark, event = line.partition(self._event_mark)
         if mark:
-            # Another thread's unfinished line may stand before it.
-            _keep_log_line(self.tail, before)
+            # Another thread's unfinished line may come before the event.
+            _keep_log_line(self.tail, other_text)
             fields = json.loads(event)
             return ScriptEvent(fields.pop("event"), fields)
         line = line[:_MAX_LINE_BYTES]
@@ -276,8 +276,8 @@ class LogParser:
             return None
         marker = self._marker_of_message(message, match)
         if marker is not None:
-            self._markers += 1
-        return marker if self._markers <= _MAX_MARKERS else None
+            self._marker_count += 1
+        return marker if self._marker_count <= _MAX_MARKERS else None
 
     def _marker_of_message(self, message: bytes, line: re.Match[bytes]) -> LogMarker | None:
         if message.startswith(b"Removing "):
@@ -301,23 +301,24 @@ class LogParser:
                 self._changed_by, self._changed_in = name, line["logger"]
                 self._changed.add(name)
             return LogMarker("transformer_end", self._epoch_seconds(line), name, modified=modified)
-        if extends := _ARENA_EXTENDS.match(message):
-            self._extended_memory = extends[1].decode()
-            self._requested_bytes = int(extends[2])
+        if extension := _ARENA_EXTENDS.match(message):
+            self._extended_memory = extension[1].decode()
+            self._requested_bytes = int(extension[2])
             return None
-        if grown := _ARENA_GROWN.match(message):
-            self._note_region(int(grown[1], 16), int(grown[2], 16), line)
+        if growth := _ARENA_GROWN.match(message):
+            self._note_region(int(growth[1], 16), int(growth[2], 16), line)
             return None
         if message.startswith(_OPENVINO_LINE):
             return self._openvino_marker(message.removeprefix(_OPENVINO_LINE), line)
         if message.startswith(_ARENA_MADE) and self._reserved is None:
             self._reserved = Counter()
-        if reserved := _MEMORY_RESERVED.match(message):
-            self._note_reservation(reserved[1].decode(), int(reserved[2]), line)
+        if reservation := _MEMORY_RESERVED.match(message):
+            self._note_reservation(reservation[1].decode(), int(reservation[2]), line)
             return None
         for text, kind in _MARKER_BY_TEXT.items():
             if message.startswith(text):
-                # Small initializers are reserved too, before; and runs may reserve, after.
+                # Only packed weights are reserved after this line. Before it small initializers
+                # are reserved, and later runs may reserve memory.
                 self._packing = kind == "initializers_saved"
                 if kind == "initialize_session":
                     self._session_logger = line["logger"]
@@ -350,10 +351,10 @@ class LogParser:
             self._reserved[size] += 1
 
     def _note_removed(self, message: bytes) -> None:
-        removed = _INITIALIZER_REMOVED.fullmatch(message.rstrip())
-        if not removed or not self._changed_by:
+        removal = _INITIALIZER_REMOVED.fullmatch(message.rstrip())
+        if not removal or not self._changed_by:
             return
-        name = _decoded_log_text(removed[1])
+        name = _decoded_log_text(removal[1])
         if name in self._removed:
             if self._removed[name] != self._changed_by:
                 self._removed[name] = ""

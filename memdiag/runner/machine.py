@@ -8,7 +8,7 @@ import psutil
 
 from memdiag.records.profile import Environment
 
-# Widest first, in Linux's names: the instruction sets between which CPU kernels choose.
+# The instruction sets between which CPU kernels choose, in Linux's names, the widest first.
 _VECTOR_EXTENSIONS = ("avx512_vnni", "avx512f", "avx2", "avx", "sse4_1", "i8mm", "asimddp", "asimd")
 _HUGE_PAGES_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 
@@ -46,10 +46,10 @@ def machine_class() -> str:
     pages decide how memory is retained and rounded.
     """
     flags = _cpu_facts("flags", "Features").split()
-    vectors = next((name for name in _VECTOR_EXTENSIONS if name in flags), "")
-    parts = (platform.system(), platform.machine(), vectors, platform.libc_ver()[0])
-    huge = "huge pages" if "[always]" in _system_file_text(Path(_HUGE_PAGES_FILE)) else ""
-    return " ".join(part for part in (*parts, huge) if part)
+    vector_extension = next((name for name in _VECTOR_EXTENSIONS if name in flags), "")
+    parts = (platform.system(), platform.machine(), vector_extension, platform.libc_ver()[0])
+    huge_pages = "huge pages" if "[always]" in _system_file_text(Path(_HUGE_PAGES_FILE)) else ""
+    return " ".join(part for part in (*parts, huge_pages) if part)
 
 
 def _cpu_name() -> str:

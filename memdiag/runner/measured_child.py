@@ -78,7 +78,8 @@ class Measurement:
             the last step; None without a generation, or if these were not reached.
         explicit_starts: whether onnxruntime logs where a graph transformer starts (since 1.29).
         interrupted: whether Ctrl-C ended the child.
-        arena_regions: the regions by which the arenas of onnxruntime grew, of hosts and devices.
+        arena_regions: the regions by which the arenas of onnxruntime grew, on the host and on
+            devices.
         device_reservations: what arenas reserved in the memory of devices.
     """
 
@@ -108,7 +109,7 @@ OnDeviceEvent = Callable[[ScriptEvent, float, DeviceReader | None], None]
 
 
 class AtBaseline(NamedTuple):
-    """onnxruntime is imported, nothing of the model is loaded; the child waits.
+    """onnxruntime is imported, nothing of the model is loaded, and the child waits.
 
     Attributes:
         pid: the process number of the child.
@@ -118,7 +119,7 @@ class AtBaseline(NamedTuple):
 
 
 class AtPhaseEnd(NamedTuple):
-    """A phase has ended; the child is stopped. A phase can end more than once.
+    """A phase has ended, and the child is stopped. A phase can end more than once.
 
     Attributes:
         pid: the process number of the child.
@@ -154,7 +155,7 @@ class AtSteady(NamedTuple):
         log: the evidence of the log.
         heap_trimmed: whether freed heap was returned to the system.
         cache: the memory of the KV cache of a generation.
-        device: for the memory of its device; None if it reports none.
+        device: access to the memory of its device; None if it has no device.
     """
 
     pid: int
@@ -424,13 +425,13 @@ class MeasuredChild:
 
     def _start_span(self, name: str, phase: PhaseName) -> Memory:
         """Start a span at an event, at which the child waits; return the memory at its start."""
-        ended = self._phases.phase
+        ended_phase = self._phases.phase
         now_s, boundary = self._read_boundary()
         self._phases.start_span(name, phase, now_s, boundary)
         self._check_memory(boundary.max_rss_bytes)
         self._report_progress(now_s)
-        if ended != "start":
-            self._read_memory_at_end_of(ended)
+        if ended_phase != "start":
+            self._read_memory_at_end_of(ended_phase)
         return boundary.memory
 
     def _read_memory_at_steady(self, *, has_device: bool) -> None:
@@ -450,7 +451,7 @@ class MeasuredChild:
             self._read_memory_at(AtPhaseEnd(self._child.pid, phase, arena, cache))
 
     def _read_memory_at(self, pause: ChildPause) -> None:
-        """Call `on_pause`, at the end of a phase with the child stopped; no phase has its time."""
+        """Call `on_pause`, with the child stopped at the end of a phase; no phase has its time."""
         if self._on_pause is None:
             return
         started = time.perf_counter()
@@ -509,7 +510,7 @@ class MeasuredChild:
             self._report_progress(now_s)
 
     def _read_boundary(self) -> tuple[float, SpanBoundary]:
-        """Return the time of a boundary and the memory at it, which is a sample as well."""
+        """Return the time of a boundary and the memory at it, which is also a sample."""
         boundary = self._sampler.read_boundary()
         now_s = self._elapsed_s()
         reading = MemoryReading.of(boundary.memory)
@@ -550,16 +551,16 @@ class MeasuredChild:
         code = self._child.returncode()
         log = self._child.log
         lines = [*log.errors[-1:], *log.tail[-1:]]
-        because = f": {lines[-1]}" if lines else ""
-        sentence = f"the process {end_text(code)}{because}"
+        explanation = f": {lines[-1]}" if lines else ""
+        sentence = f"the process {end_text(code)}{explanation}"
         if code >= 0:
             return "failed", sentence, ""
         name = signal_name(code)
         if name == "SIGKILL":
             return "killed", "killed by the system (SIGKILL; memory may be short)", "sigkill"
         if name == "SIGXCPU":
-            because = "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
-            return "killed", because, ""
+            limit_text = "the limit of CPU time was reached (SIGXCPU; raise it with ulimit -t)"
+            return "killed", limit_text, ""
         return "killed", sentence, "crash"
 
 

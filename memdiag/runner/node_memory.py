@@ -1,8 +1,8 @@
 """The memory of onnxruntime's arena at each node of a run, from the runtime's own profiler.
 
-Since 1.28 the profiler writes for each node the figures of the arena when the node has ended:
-bytes in use, in chunks and as they were requested, the most that was in use so far, and the size of
-all regions. Values that a node reads last are freed after that.
+Since 1.28 the profiler writes the figures of the arena at the end of each node: the bytes in use,
+in chunks and as requested, the most that was in use so far, and the size of all regions. Values
+that the node is the last to read are freed after that.
 """
 
 import time
@@ -36,7 +36,7 @@ _ARENA_FIGURES = (
 
 
 class ProfiledRun(NamedTuple):
-    """What the profiler says of the arena in one run.
+    """What the profiler reports about the arena in one run.
 
     Attributes:
         peak: the node at which most of the arena was in use, without an estimate.
@@ -98,61 +98,65 @@ def peak_of_run(events: Sequence[Mapping[str, Any]]) -> ProfiledRun:
     Raises:
         NoNodeMemory: they do not have the figures.
     """
-    run = _node_events(events)
-    nodes = [(event, event.figures) for event in run if event.figures is not None]
+    run_nodes = _node_events(events)
+    nodes = [(event, event.figures) for event in run_nodes if event.figures is not None]
     if not nodes:
         raise NoNodeMemory(
             "onnxruntime wrote no memory of nodes in its profile: it does so since 1.28, for nodes"
             " that use an arena"
         )
-    first = nodes[0][1]
-    base = first["mem_bytes_in_use"] - first["mem_in_use_delta"]
-    requested = first["mem_bytes_requested_in_use"] - first["mem_requested_in_use_delta"]
-    held = first["mem_arena_held"] - first["mem_arena_held_delta"]
-    # The runtime's maximum of all times until then: it rises at a node that uses more than any
-    # before it, unless more was in use before the run.
-    at, figures = max(nodes, key=lambda node: node[1]["mem_in_use_peak"])
+    first_figures = nodes[0][1]
+    base_bytes = first_figures["mem_bytes_in_use"] - first_figures["mem_in_use_delta"]
+    requested_bytes = (
+        first_figures["mem_bytes_requested_in_use"] - first_figures["mem_requested_in_use_delta"]
+    )
+    held_bytes = first_figures["mem_arena_held"] - first_figures["mem_arena_held_delta"]
+    # The runtime's maximum since its start: it rises at a node that uses more than any node before
+    # it, unless more was in use before the run.
+    peak_node, figures = max(nodes, key=lambda node: node[1]["mem_in_use_peak"])
     highest = nodes[-1][1]["mem_in_use_peak"]
-    is_of_run = highest > first["mem_in_use_peak"] or highest == first["mem_bytes_in_use"]
+    is_of_run = (
+        highest > first_figures["mem_in_use_peak"] or highest == first_figures["mem_bytes_in_use"]
+    )
     if not is_of_run:
-        at, figures = max(nodes, key=lambda node: node[1]["mem_bytes_in_use"])
-    in_use = figures["mem_bytes_in_use"] - base
-    values = figures["mem_bytes_requested_in_use"] - requested
-    peak = highest - base if is_of_run else in_use
+        peak_node, figures = max(nodes, key=lambda node: node[1]["mem_bytes_in_use"])
+    in_use = figures["mem_bytes_in_use"] - base_bytes
+    values = figures["mem_bytes_requested_in_use"] - requested_bytes
+    peak = highest - base_bytes if is_of_run else in_use
     measured = PeakNode(
-        node=at.node,
-        op_type=at.op_type,
-        inside=at.inside,
-        highest_inside=_highest_inside_node(at, nodes, base) if is_of_run else None,
+        node=peak_node.node,
+        op_type=peak_node.op_type,
+        inside=peak_node.inside,
+        highest_inside=_highest_inside_node(peak_node, nodes, base_bytes) if is_of_run else None,
         peak_bytes=peak,
         values_bytes=values,
         rounding_bytes=in_use - values,
         scratch_bytes=peak - in_use if is_of_run else None,
-        grown_bytes=nodes[-1][1]["mem_arena_held"] - held,
-        largest=_nodes_by_output_bytes(run),
+        grown_bytes=nodes[-1][1]["mem_arena_held"] - held_bytes,
+        largest=_nodes_by_output_bytes(run_nodes),
     )
     executed = dict.fromkeys((node.node, node.op_type) for node, _ in nodes if not node.inside)
     return ProfiledRun(measured, tuple(executed))
 
 
 def _highest_inside_node(
-    around: _NodeEvent, nodes: Sequence[tuple[_NodeEvent, dict[str, int]]], base: int
+    outer_node: _NodeEvent, nodes: Sequence[tuple[_NodeEvent, dict[str, int]]], base_bytes: int
 ) -> InsideNode | None:
-    """Return the node in the graph of `around` at which most was in use; None without a graph."""
-    highest = None
+    """Return the node in the graph of `outer_node` at which most was in use; None without one."""
+    highest_node = None
     peak_before = 0
     for node, figures in nodes:
         in_use, peak = figures["mem_bytes_in_use"], figures["mem_in_use_peak"]
-        # Of a node that does not raise the maximum only what is in use at its end is known.
-        most = (peak if peak > peak_before else in_use) - base
+        # If a node does not raise the maximum, only what is in use at its end is known.
+        most_bytes = (peak if peak > peak_before else in_use) - base_bytes
         peak_before = peak
-        is_inside = f"{node.inside}/".startswith(f"{around.path}/")
-        if is_inside and (highest is None or most > highest.in_use_bytes):
-            between = node.inside.removeprefix(around.path).removeprefix("/")
-            highest = InsideNode(
-                node=node.node, op_type=node.op_type, inside=between, in_use_bytes=most
+        is_inside = f"{node.inside}/".startswith(f"{outer_node.path}/")
+        if is_inside and (highest_node is None or most_bytes > highest_node.in_use_bytes):
+            inside = node.inside.removeprefix(outer_node.path).removeprefix("/")
+            highest_node = InsideNode(
+                node=node.node, op_type=node.op_type, inside=inside, in_use_bytes=most_bytes
             )
-    return highest
+    return highest_node
 
 
 def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
@@ -160,44 +164,46 @@ def _node_events(events: Sequence[Mapping[str, Any]]) -> list[_NodeEvent]:
 
     The event of a node with a graph follows those of the nodes in the graph, which started later.
     """
-    run = list(takewhile(lambda event: event.get("name") != _RUN_END, events))
-    found: list[_NodeEvent] = []
-    around: list[tuple[float, str]] = []  # start and path of the nodes around, the innermost last
-    for event in reversed(run):
+    run_events = list(takewhile(lambda event: event.get("name") != _RUN_END, events))
+    nodes: list[_NodeEvent] = []
+    outer_nodes: list[tuple[float, str]] = []  # start and path, the innermost last
+    for event in reversed(run_events):
         name, arguments = event.get("name", ""), event.get("args", {})
         if not name.endswith(_KERNEL_EVENT_SUFFIX):
             continue
-        while around and event.get("ts", 0) < around[-1][0]:
-            around.pop()
+        while outer_nodes and event.get("ts", 0) < outer_nodes[-1][0]:
+            outer_nodes.pop()
         has_figures = all(figure in arguments for figure in _ARENA_FIGURES)
         node = _NodeEvent(
             node=name.removesuffix(_KERNEL_EVENT_SUFFIX),
             op_type=arguments.get("op_name", ""),
-            inside=around[-1][1] if around else "",
+            inside=outer_nodes[-1][1] if outer_nodes else "",
             output_bytes=int(arguments.get("output_size", 0)),
-            figures={each: int(arguments[each]) for each in _ARENA_FIGURES}
+            figures={figure: int(arguments[figure]) for figure in _ARENA_FIGURES}
             if has_figures
             else None,
         )
-        found.append(node)
+        nodes.append(node)
         if node.op_type in WITH_GRAPHS:
-            around.append((event.get("ts", 0), node.path))
-    return found[::-1]
+            outer_nodes.append((event.get("ts", 0), node.path))
+    return nodes[::-1]
 
 
 def _nodes_by_output_bytes(run: Sequence[_NodeEvent]) -> tuple[NodeOutputs, ...]:
-    found: dict[str, NodeOutputs] = {}
+    outputs_by_path: dict[str, NodeOutputs] = {}
     for node in run:
-        before = found.get(node.path)
-        if before is None or before.bytes < node.output_bytes:
+        earlier = outputs_by_path.get(node.path)
+        if earlier is None or earlier.bytes < node.output_bytes:
             outputs = NodeOutputs(
                 node=node.node,
                 op_type=node.op_type,
                 inside=node.inside,
                 bytes=node.output_bytes,
             )
-            found[node.path] = outputs
-    return tuple(nlargest(MAX_LARGEST_OUTPUTS, found.values(), key=lambda each: each.bytes))
+            outputs_by_path[node.path] = outputs
+    return tuple(
+        nlargest(MAX_LARGEST_OUTPUTS, outputs_by_path.values(), key=lambda outputs: outputs.bytes)
+    )
 
 
 def _profiler_events(

@@ -24,7 +24,7 @@ MAX_COUNTER_ERROR_BYTES = 1 << 20
 process may differ by this much."""
 
 MIN_SPLIT_CHANGE_BYTES = 1 << 18
-"""A sample reads the split of file-backed and shared memory again once their sum changed by this
+"""A sample reads the split of file-backed and shared memory again if their sum changed by this
 much."""
 
 
@@ -124,8 +124,8 @@ class ProcObserver:
 
     Args:
         pid: the process number.
-        resets_peak: whether the mark may be reset, which the process itself would notice. If not,
-            it is the peak since the start of the observation once it has risen.
+        resets_peak: whether the mark may be reset, which the process itself would notice. If it is
+            not reset, it is the peak of the observation only after it has risen.
 
     Raises:
         ProcessGone: the process has ended.
@@ -139,7 +139,7 @@ class ProcObserver:
         self._files: list[int] = []
         self._reset: int | None = None
         self.first_mark_bytes: int | None = None
-        self._rest = self._shared = 0
+        self._file_and_shared = self._shared = 0
         try:
             self._statm = self._open_proc_file(f"/proc/{pid}/statm", os.O_RDONLY)
             self._status = self._open_proc_file(f"/proc/{pid}/status", os.O_RDONLY)
@@ -158,13 +158,18 @@ class ProcObserver:
     def sample(self) -> MemoryReading:
         """Return the resident set, with the split read again if it may have changed."""
         fields = self._read_proc_file(self._statm).split()
-        resident, rest = int(fields[1]) * mmap.PAGESIZE, int(fields[2]) * mmap.PAGESIZE
-        if resident == 0:
+        resident_bytes = int(fields[1]) * mmap.PAGESIZE
+        file_and_shared = int(fields[2]) * mmap.PAGESIZE
+        if resident_bytes == 0:
             # It is ending: its memory is gone before its files are.
             raise ProcessGone
-        if abs(rest - self._rest) >= MIN_SPLIT_CHANGE_BYTES:
-            self._rest, self._shared = rest, self._read_status().get(b"RssShmem", 0)
-        return MemoryReading(resident, resident - rest, rest, min(self._shared, rest))
+        if abs(file_and_shared - self._file_and_shared) >= MIN_SPLIT_CHANGE_BYTES:
+            self._file_and_shared = file_and_shared
+            self._shared = self._read_status().get(b"RssShmem", 0)
+        shared = min(self._shared, file_and_shared)
+        return MemoryReading(
+            resident_bytes, resident_bytes - file_and_shared, file_and_shared, shared
+        )
 
     def boundary(self) -> SpanBoundary:
         """Return the memory and the high-water mark since the last call, and reset the mark."""
@@ -173,17 +178,17 @@ class ProcObserver:
         anonymous, file, shared = (
             fields.get(name, 0) for name in (b"RssAnon", b"RssFile", b"RssShmem")
         )
-        rss = anonymous + file + shared
-        self._rest, self._shared = file + shared, shared
+        rss_bytes = anonymous + file + shared
+        self._file_and_shared, self._shared = file + shared, shared
         memory = Memory(
-            rss_bytes=rss, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
+            rss_bytes=rss_bytes, anonymous_bytes=anonymous, file_bytes=file, shared_bytes=shared
         )
-        mark = fields[b"VmHWM"]
-        if self.first_mark_bytes is not None and mark > self.first_mark_bytes:
-            return SpanBoundary(memory, mark)
+        mark_bytes = fields[b"VmHWM"]
+        if self.first_mark_bytes is not None and mark_bytes > self.first_mark_bytes:
+            return SpanBoundary(memory, mark_bytes)
         if self._reset is None:
             return SpanBoundary(memory, None)
-        peak = max(mark, rss)
+        peak = max(mark_bytes, rss_bytes)
         self._reset_mark()
         return SpanBoundary(memory, peak)
 

@@ -15,10 +15,10 @@ EXTERNAL_DATA_OPTION = "session.optimized_model_external_initializers_file_name"
 def save_optimized_model(job: Job, path: Path) -> str | None:
     """Save the model of `job` to `path` as onnxruntime optimizes it with the session's options.
 
-    Other providers than the CPU's receive the graph after the basic optimizations, and a graph that
-    they have compiled cannot be saved: the graph that they receive is saved.
+    Providers other than the CPU's receive the graph after the basic optimizations. A graph that
+    they have compiled cannot be saved, so the graph that they receive is saved.
 
-    Return the problem; None if it was saved. The weights are in a file next to it.
+    Return the problem; None if the model was saved. Its weights are in a file next to it.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.

@@ -33,15 +33,15 @@ class _PeakBounds:
 
     Attributes:
         value: the largest resident set known to belong to the key, in bytes.
-        owned: whether the mark of some window belongs to the key.
-        unmarked: whether some window with the key had no mark.
+        has_mark: whether the mark of some window belongs to the key.
+        lacks_mark: whether some window with the key had no mark.
         bound: the largest mark of a window that the key shared, in bytes: an upper bound.
-        edge_bound: the same of windows in which the key lasted less than `MAX_NEIGHBOUR_S`.
+        edge_bound: the same for windows in which the key lasted less than `MAX_NEIGHBOUR_S`.
     """
 
     value: int = 0
-    owned: bool = False
-    unmarked: bool = False
+    has_mark: bool = False
+    lacks_mark: bool = False
     bound: int = 0
     edge_bound: int = 0
 
@@ -68,14 +68,14 @@ class PeakAssignment(Generic[K]):
         durations: dict[K, float] = {}
         for key, seconds in segments:
             durations[key] = durations.get(key, 0.0) + seconds
-        total = sum(durations.values())
+        window_seconds = sum(durations.values())
         for key, seconds in durations.items():
             bounds = self._bounds.setdefault(key, _PeakBounds())
-            others = total - seconds
+            other_seconds = window_seconds - seconds
             if peak_rss_bytes is None:
-                bounds.unmarked = True
-            elif others <= seconds and others < MAX_NEIGHBOUR_S:
-                bounds.owned = True
+                bounds.lacks_mark = True
+            elif other_seconds <= seconds and other_seconds < MAX_NEIGHBOUR_S:
+                bounds.has_mark = True
                 bounds.value = max(bounds.value, peak_rss_bytes)
             elif seconds >= MAX_NEIGHBOUR_S:
                 bounds.bound = max(bounds.bound, peak_rss_bytes)
@@ -85,10 +85,11 @@ class PeakAssignment(Generic[K]):
     def peak(self, key: K) -> tuple[int, PeakKind]:
         """Return the peak of `key` in bytes, and whether it is exact or sampled."""
         bounds = self._bounds[key]
-        # A key that owns a window is not bounded by the windows that it only touched.
-        bound = bounds.bound if bounds.owned else max(bounds.bound, bounds.edge_bound)
-        is_exact = (bounds.owned or bound > 0) and bound <= bounds.value + MAX_COUNTER_ERROR_BYTES
-        return bounds.value, "exact" if is_exact and not bounds.unmarked else "sampled"
+        # A key that has a mark is not bounded by the windows that it only touched.
+        bound = bounds.bound if bounds.has_mark else max(bounds.bound, bounds.edge_bound)
+        has_bound = bounds.has_mark or bound > 0
+        is_exact = has_bound and bound <= bounds.value + MAX_COUNTER_ERROR_BYTES
+        return bounds.value, "exact" if is_exact and not bounds.lacks_mark else "sampled"
 
 
 @dataclass(slots=True)
@@ -118,44 +119,46 @@ class PhaseTracker:
 
     Call in order of time: `add_sample` between boundaries, `add_markers` for log lines,
     `start_span` for an event at which the child waits, `finish` at the end. All times are seconds
-    since the child was started. Where a log line is read late, the memory at its time is that of
-    the last sample if the sample was nearer.
+    since the child was started. If a log line is read late, the memory at its time is taken from
+    the last sample if that is nearer in time.
 
     Between the graph transformers of level 1 and 2 onnxruntime partitions the graph: it assigns
     nodes to the execution `providers`, and providers other than CPU may compile their nodes.
-    OpenVINO's logs the parts of this; each part of the graph that it compiles has spans of its own.
+    OpenVINO's provider logs these steps: each part of the graph that it compiles has its own spans.
     """
 
     def __init__(self, start: Memory, providers: Sequence[str] = ()) -> None:
-        others = [
+        other_providers = [
             name.removesuffix("ExecutionProvider") for name in providers if name != CPU_PROVIDER
         ]
-        self._partition = (
-            f"partition and compile ({', '.join(others)})" if others else PARTITION_SPAN
+        self._other_providers = ", ".join(other_providers)
+        self._partition_span = (
+            f"partition and compile ({self._other_providers})"
+            if other_providers
+            else PARTITION_SPAN
         )
-        self._others = ", ".join(others)
-        self._may_compile = bool(others)
-        self._partitioned = False
-        self._done: list[_SpanBuilder] = []
-        self._open = _SpanBuilder("interpreter and imports", "start", None, 0.0, start)
+        self._may_compile = bool(other_providers)
+        self._is_partitioned = False
+        self._finished_spans: list[_SpanBuilder] = []
+        self._open_span = _SpanBuilder("interpreter and imports", "start", None, 0.0, start)
         self._window_start_s = 0.0
         self._window: list[_WindowPart] = []
         self._sampled_s = 0.0
         self._sampled: MemoryReading | None = None
         self._windows: list[tuple[list[_WindowPart], int | None]] = []
-        self._ends_seen: Counter[str] = Counter()
+        self._end_counts: Counter[str] = Counter()
         self.explicit_starts = False
         self.lag_s: float | None = None
 
     @property
     def phase(self) -> PhaseName:
         """The phase that is open now."""
-        return self._open.phase
+        return self._open_span.phase
 
     @property
     def span(self) -> str:
         """The name of the span that is open now."""
-        return self._open.name
+        return self._open_span.name
 
     def add_sample(self, now_s: float, reading: MemoryReading) -> None:
         """Add a sample of resident memory to the open span."""
@@ -173,9 +176,9 @@ class PhaseTracker:
         for marker in markers:
             lag_s = now_s - (marker.epoch_s - origin_epoch_s)
             # In another time zone, or after the clock was set, the time of arrival is used.
-            plausible = -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S
+            is_plausible = -0.01 <= lag_s <= _MAX_PLAUSIBLE_LAG_S
             # Nor can a line be older than the span that it ends.
-            lag_s = min(max(0.0, lag_s), now_s - self._open.start_s) if plausible else 0.0
+            lag_s = min(max(0.0, lag_s), now_s - self._open_span.start_s) if is_plausible else 0.0
             phase = self.phase
             self._apply_marker(
                 marker, now_s - lag_s, self._memory_at(now_s - lag_s, now_s, boundary)
@@ -196,20 +199,21 @@ class PhaseTracker:
 
     def spans(self) -> tuple[Span, ...]:
         """Return the spans in order, once finished."""
-        peaks = self._assigned_peaks({index: index for index in range(len(self._done))})
+        peaks = self._assigned_peaks({index: index for index in range(len(self._finished_spans))})
         return tuple(
-            _span_record(builder, *peaks.peak(index)) for index, builder in enumerate(self._done)
+            _span_record(builder, *peaks.peak(index))
+            for index, builder in enumerate(self._finished_spans)
         )
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases that occurred, in the order of `PHASES`, once finished."""
         peaks = self._assigned_peaks(
-            {index: builder.phase for index, builder in enumerate(self._done)}
+            {index: builder.phase for index, builder in enumerate(self._finished_spans)}
         )
         return tuple(
             _phase_record(name, builders, *peaks.peak(name))
             for name in PHASES
-            if (builders := [builder for builder in self._done if builder.phase == name])
+            if (builders := [builder for builder in self._finished_spans if builder.phase == name])
         )
 
     def common_peak(self, phases: Collection[PhaseName]) -> tuple[int, PeakKind] | None:
@@ -218,11 +222,13 @@ class PhaseTracker:
         It is known more often than the peak of each: a high-water mark belongs to them together
         where it cannot be assigned to one of them.
         """
-        keys = {index: builder.phase in phases for index, builder in enumerate(self._done)}
+        keys = {
+            index: builder.phase in phases for index, builder in enumerate(self._finished_spans)
+        }
         return self._assigned_peaks(keys).peak(True) if True in keys.values() else None
 
     def _add_to_open(self, rss_bytes: int) -> None:
-        self._open.max_sample_bytes = max(self._open.max_sample_bytes, rss_bytes)
+        self._open_span.max_sample_bytes = max(self._open_span.max_sample_bytes, rss_bytes)
 
     def _memory_at(self, at_s: float, now_s: float, boundary: SpanBoundary) -> Memory:
         """Return the memory at `at_s`: at the boundary or at the last sample, the nearer."""
@@ -246,13 +252,13 @@ class PhaseTracker:
                 self._end_provider_step("partition the graph", at_s, memory)
             case "provider_compiles":
                 self._end_provider_step("copy a subgraph", at_s, memory)
-                self._open.name = f"compile ({self._others})"
+                self._open_span.name = f"compile ({self._other_providers})"
             case "provider_compiled":
                 self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
             case "partitioned":
-                if self._open.name == BETWEEN_TRANSFORMERS:
-                    self._open.name = self._partition
-                self._partitioned = True
+                if self._open_span.name == BETWEEN_TRANSFORMERS:
+                    self._open_span.name = self._partition_span
+                self._is_partitioned = True
                 self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
             case "session_state":
                 self._start_at("session state", "initialize", None, at_s, memory)
@@ -265,21 +271,21 @@ class PhaseTracker:
 
     def _end_provider_step(self, name: str, at_s: float, memory: Memory) -> None:
         """End a step of the provider at its log line: the start of the step is not logged."""
-        if self._open.name == BETWEEN_TRANSFORMERS:
-            self._open.name = f"{name} ({self._others})"
-            # What is left is onnxruntime's.
-            self._partition = PARTITION_SPAN
+        if self._open_span.name == BETWEEN_TRANSFORMERS:
+            self._open_span.name = f"{name} ({self._other_providers})"
+            # The remaining time is onnxruntime's own.
+            self._partition_span = PARTITION_SPAN
         self._start_at(BETWEEN_TRANSFORMERS, "optimize", None, at_s, memory)
 
     def _end_transformer(self, marker: LogMarker) -> None:
-        builder = self._open
-        self._ends_seen[marker.name] += 1
+        builder = self._open_span
+        self._end_counts[marker.name] += 1
         if builder.name == BETWEEN_TRANSFORMERS and self._is_partition(marker):
-            builder.name = self._partition
+            builder.name = self._partition_span
         elif builder.name == BETWEEN_TRANSFORMERS:
-            # Its start was not logged: it ran, at the latest, where the transformer before ended.
+            # Its start was not logged: it started when the transformer before it ended, or later.
             builder.name, builder.phase = marker.name, _phase_of(marker.name)
-            builder.step = self._ends_seen[marker.name]
+            builder.step = self._end_counts[marker.name]
         if builder.name == marker.name:
             builder.modified = marker.modified
 
@@ -288,30 +294,30 @@ class PhaseTracker:
 
         Before 1.23 the first transformer's end is the only line after it.
         """
-        first = marker.name == _AFTER_PARTITION and self._ends_seen[marker.name] == 1
-        return first and self._may_compile and not self._partitioned
+        is_first_end = marker.name == _AFTER_PARTITION and self._end_counts[marker.name] == 1
+        return is_first_end and self._may_compile and not self._is_partitioned
 
     def _start_at(
         self, name: str, phase: PhaseName, step: int | None, at_s: float, memory: Memory
     ) -> None:
         self._end_open(at_s, memory)
-        self._open = _SpanBuilder(name, phase, step, self._done[-1].end_s, memory)
+        self._open_span = _SpanBuilder(name, phase, step, self._finished_spans[-1].end_s, memory)
         self._add_to_open(memory.rss_bytes)
 
     def _end_open(self, at_s: float, memory: Memory) -> None:
-        builder = self._open
+        builder = self._open_span
         builder.end_s = max(at_s, builder.start_s)
         builder.end = memory
         self._add_to_open(builder.start.rss_bytes)
         self._add_to_open(memory.rss_bytes)
-        index = len(self._done)
+        index = len(self._finished_spans)
         self._window.append((index, builder.end_s - max(builder.start_s, self._window_start_s)))
-        self._done.append(builder)
+        self._finished_spans.append(builder)
 
     def close_window(self, now_s: float, boundary: SpanBoundary) -> None:
         """Add the window since the last boundary, with the start of the open span in it."""
-        head_s = now_s - max(self._open.start_s, self._window_start_s)
-        self._window.append((len(self._done), max(0.0, head_s)))
+        head_s = now_s - max(self._open_span.start_s, self._window_start_s)
+        self._window.append((len(self._finished_spans), max(0.0, head_s)))
         self._add_window(boundary)
         self._window_start_s = now_s
 
@@ -323,7 +329,7 @@ class PhaseTracker:
         """Return the peaks by `keys`, which maps the index of each span to its key."""
         peaks: PeakAssignment[K] = PeakAssignment()
         for index, key in keys.items():
-            peaks.add_sample(key, self._done[index].max_sample_bytes)
+            peaks.add_sample(key, self._finished_spans[index].max_sample_bytes)
         for window, mark in self._windows:
             peaks.add_window([(keys[index], seconds) for index, seconds in window], mark)
         return peaks
@@ -353,10 +359,10 @@ def _phase_record(
 ) -> Phase:
     return Phase(
         name=name,
-        duration_s=round(sum(done.end_s - done.start_s for done in builders), 6),
+        duration_s=round(sum(builder.end_s - builder.start_s for builder in builders), 6),
         start=builders[0].start,
         end=builders[-1].end,
-        net_rss_bytes=sum(done.end.rss_bytes - done.start.rss_bytes for done in builders),
+        net_rss_bytes=sum(builder.end.rss_bytes - builder.start.rss_bytes for builder in builders),
         peak_rss_bytes=peak_rss_bytes,
         peak_kind=peak_kind,
     )
@@ -373,9 +379,13 @@ def phase_of_peak(phases: Sequence[Phase], spans: Sequence[Span], start_bytes: i
         spans: their spans in order.
         start_bytes: the resident set before them.
     """
-    by_name = {phase.name: phase for phase in phases}
+    phase_by_name = {phase.name: phase for phase in phases}
     peak = max(phase.peak_rss_bytes for phase in phases)
-    enough = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - start_bytes))
-    candidates = [name for name, phase in by_name.items() if phase.peak_rss_bytes >= enough]
-    reached = [span.phase for span in spans if span.peak_rss_bytes >= enough]
-    return by_name[next((name for name in reached if name in candidates), candidates[0])]
+    threshold_bytes = peak - max(0.0, MAX_PEAK_DIFFERENCE * (peak - start_bytes))
+    candidates = [
+        name for name, phase in phase_by_name.items() if phase.peak_rss_bytes >= threshold_bytes
+    ]
+    reaching_phases = [span.phase for span in spans if span.peak_rss_bytes >= threshold_bytes]
+    return phase_by_name[
+        next((name for name in reaching_phases if name in candidates), candidates[0])
+    ]

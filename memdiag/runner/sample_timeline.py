@@ -18,15 +18,15 @@ class SampleTimeline:
     def __init__(self) -> None:
         self._times: list[float] = []
         self._readings: list[MemoryReading] = []
-        self._level = False
+        self._is_level = False
 
     def add(self, at_s: float, reading: MemoryReading) -> None:
         """Add the reading taken at `at_s` seconds."""
         readings = self._readings
-        if self._level and readings[-1] == reading:
+        if self._is_level and readings[-1] == reading:
             self._times[-1] = at_s
             return
-        self._level = bool(readings) and readings[-1] == reading
+        self._is_level = bool(readings) and readings[-1] == reading
         self._times.append(at_s)
         readings.append(reading)
         if len(readings) > _MAX_SAMPLES:
@@ -34,7 +34,7 @@ class SampleTimeline:
 
     @property
     def last(self) -> MemoryReading | None:
-        """The last reading, None where there was none."""
+        """The last reading; None if there is none."""
         return self._readings[-1] if self._readings else None
 
     def samples(self) -> Samples:
@@ -51,14 +51,14 @@ class SampleTimeline:
         )
 
     def _thin_readings(self) -> None:
-        kept: list[int] = []
+        kept_indices: list[int] = []
         for first in range(0, len(self._readings), _THINNED_GROUP):
             group = range(first, min(first + _THINNED_GROUP, len(self._readings)))
             low = min(group, key=lambda index: self._readings[index].rss_bytes)
             high = max(group, key=lambda index: self._readings[index].rss_bytes)
-            kept.extend(sorted({low, high}))
+            kept_indices.extend(sorted({low, high}))
         # The first and last reading are always kept.
-        kept = sorted({0, *kept, len(self._readings) - 1})
-        self._times = [self._times[index] for index in kept]
-        self._readings = [self._readings[index] for index in kept]
-        self._level = False
+        kept_indices = sorted({0, *kept_indices, len(self._readings) - 1})
+        self._times = [self._times[index] for index in kept_indices]
+        self._readings = [self._readings[index] for index in kept_indices]
+        self._is_level = False

@@ -1,4 +1,4 @@
-"""Reads the memory of a child while it is measured, and keeps what the profile has of that."""
+"""Reads the memory of a child while it is measured, and collects the samples for the profile."""
 
 import array
 import statistics
@@ -47,7 +47,7 @@ class Sampler:
 
     @property
     def is_observing(self) -> bool:
-        """Whether the child had not ended before its memory could be read."""
+        """Whether the memory of the child could be read before it ended."""
         return self._observer is not None
 
     @property

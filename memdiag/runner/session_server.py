@@ -36,17 +36,17 @@ class SessionServer:
         job.limits.deadline.check()
         self._job = job
         self._scratch = created_folder()
-        described = Path(self._scratch.name, "signature.json")
-        self._index = Path(self._scratch.name, "outputs.json")
+        signature_path = Path(self._scratch.name, "signature.json")
+        self._index_path = Path(self._scratch.name, "outputs.json")
         message = job.message() | {
             "feed_sets": json_value(feed_sets),
-            "signature": str(described),
+            "signature": str(signature_path),
             "cpu_time": cpu_time,
         }
         self._child = Child(job, message, "serve.py")
         try:
             self.onnxruntime = str(self._wait_for_event("serving")["onnxruntime"])
-            self.signature: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+            self.signature: dict[str, Any] = json.loads(signature_path.read_text(encoding="utf-8"))
         except BaseException:
             self.close()
             raise
@@ -102,10 +102,15 @@ class SessionServer:
             MeasurementError: the model fails, or takes longer than the job's timeout.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        request = {"do": "save", "feeds": feeds, "folder": str(folder), "index": str(self._index)}
+        request = {
+            "do": "save",
+            "feeds": feeds,
+            "folder": str(folder),
+            "index": str(self._index_path),
+        }
         self._child.send(request)
         self._wait_for_event("saved")
-        outputs = json.loads(self._index.read_text(encoding="utf-8"))
+        outputs = json.loads(self._index_path.read_text(encoding="utf-8"))
         return {name: tuple(map(Path, files)) for name, files in outputs.items()}
 
     def _wait_for_event(self, name: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Temporary files and processes that do not outlive memdiag, even if it is killed.
 
-What a killed process left is removed by the next process of the same machine or container that
-uses the same folder, and elsewhere after a week. That is done only where gigabytes may be left: in
-the folder for temporary files, in memdiag's cache, and where models are written. A file is removed
-only if memdiag made up its name (`memdiag.temporary_names`).
+The next process of the same machine or container that uses the same folder removes what a killed
+process left; a process elsewhere removes it after a week. Only folders in which gigabytes may be
+left are cleaned: the folder for temporary files, memdiag's cache, and folders to which models are
+written. A file is removed only if memdiag chose its name (`memdiag.temporary_names`).
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def temporary_folder() -> Iterator[Path]:
         try:
             yield Path(folder)
         except OSError as error:
-            # numpy's error has a text only.
+            # numpy's error has only a text, without a number.
             is_short = error.errno is None and "requested and" in str(error)
             if is_short or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 reason = error.strerror or os.strerror(errno.ENOSPC)
@@ -79,9 +79,9 @@ def created_folder() -> tempfile.TemporaryDirectory[str]:
 def remove_stale(folder: Path) -> None:
     """Remove from `folder` the temporary files and folders of memdiag processes that have ended.
 
-    Only those of the same user are removed. Whether a process of another machine or container runs
-    is unknown here: its files are removed if they were not changed for a week. A folder that cannot
-    be listed is left as it is.
+    Only files of the same user are removed. It is unknown here whether a process of another machine
+    or container still runs: its files are removed if they did not change for a week. A folder that
+    cannot be listed is left as it is.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -120,7 +120,7 @@ def ending_with_parent(words: Sequence[str]) -> list[str]:
 
 
 def _is_running(pid: int) -> bool:
-    import psutil  # here, as most commands find nothing that is stale
+    import psutil  # imported here, because most commands find no stale files
 
     try:
         return bool(psutil.pid_exists(pid))

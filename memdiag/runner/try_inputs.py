@@ -36,9 +36,9 @@ def try_once(job: Job, feeds: Sequence[Feed]) -> InputTrial:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    why = f"its process ended, or {job.limits.timeout_s:g} s passed"
-    with closing(_try_each(job, [feeds])) as results:
-        return next(results, InputTrial(why, has_answer=False))
+    no_answer = f"its process ended, or {job.limits.timeout_s:g} s passed"
+    with closing(_input_trials(job, [feeds])) as trials:
+        return next(trials, InputTrial(no_answer, has_answer=False))
 
 
 def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
@@ -50,8 +50,8 @@ def try_inputs(job: Job, candidates: Sequence[Sequence[Feed]]) -> int | None:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    with closing(_try_each(job, candidates)) as results:
-        return next((index for index, trial in enumerate(results) if trial.runs), None)
+    with closing(_input_trials(job, candidates)) as trials:
+        return next((index for index, trial in enumerate(trials) if trial.runs), None)
 
 
 def inputs_that_run(
@@ -59,44 +59,45 @@ def inputs_that_run(
     candidates: Sequence[Sequence[Feed]],
     *,
     needs_first: bool = False,
-    is_enough: Callable[[int], bool] = lambda tried: False,
+    is_enough: Callable[[int], bool] = lambda count: False,
 ) -> list[int]:
     """Return the indices of all `candidates` with which the model of `job` runs.
 
-    After a candidate that ends the child, or takes longer than the job's timeout, the next ones are
-    tried in a new child.
+    If a candidate ends the child, or takes longer than the job's timeout, the next ones are tried
+    in a new child.
 
     Args:
         job: the model and the configuration.
         candidates: sets of inputs.
-        needs_first: try no others, and return no index, if the model does not run with the first.
-        is_enough: returns whether to try no others, from the number of those that were tried.
+        needs_first: if the model does not run with the first candidate, try no other and return no
+            index.
+        is_enough: returns whether to stop, from the number of candidates that were tried.
 
     Raises:
         MeasurementError: the child's interpreter cannot be started.
         TimeLimitReached: the job's deadline passed.
     """
-    results: list[bool] = []
-    while len(results) < len(candidates):
-        with closing(_try_each(job, candidates[len(results) :])) as tried:
-            for trial in tried:
-                results.append(trial.runs)
-                if needs_first and not results[0]:
+    run_flags: list[bool] = []
+    while len(run_flags) < len(candidates):
+        with closing(_input_trials(job, candidates[len(run_flags) :])) as trials:
+            for trial in trials:
+                run_flags.append(trial.runs)
+                if needs_first and not run_flags[0]:
                     return []
-                if not trial.has_session or is_enough(len(results)):
-                    return _running_indices(results)
-        if len(results) < len(candidates):
-            results.append(False)
-        if needs_first and not results[0]:
+                if not trial.has_session or is_enough(len(run_flags)):
+                    return _running_indices(run_flags)
+        if len(run_flags) < len(candidates):
+            run_flags.append(False)
+        if needs_first and not run_flags[0]:
             return []
-    return _running_indices(results)
+    return _running_indices(run_flags)
 
 
-def _running_indices(results: Sequence[bool]) -> list[int]:
-    return [index for index, runs in enumerate(results) if runs]
+def _running_indices(run_flags: Sequence[bool]) -> list[int]:
+    return [index for index, runs in enumerate(run_flags) if runs]
 
 
-def _try_each(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[InputTrial]:
+def _input_trials(job: Job, candidates: Sequence[Sequence[Feed]]) -> Generator[InputTrial]:
     """Yield the result of each of `candidates`, until the child ends or has no session."""
     task = job.message() | {"candidates": json_value(candidates)}
     job.limits.deadline.check()

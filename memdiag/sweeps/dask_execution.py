@@ -1,8 +1,8 @@
 """Execution of jobs on a cluster with Dask: each job goes to a worker that has memory for it.
 
-Workers need memdiag and the models: at the same paths, or at URLs. A worker states the memory for
-jobs that it has as its resource MEMORY, in bytes. Workers may come and go: the jobs of a lost one
-are done by others.
+Workers need memdiag and the models: at the same paths, or at URLs. A worker states the memory that
+it has for jobs as its resource MEMORY, in bytes. Workers may come and go: other workers do the jobs
+of a lost worker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORKER_S = 300
 """Seconds to wait for the first worker: an adaptive cluster starts it when there is work."""
 
 MAX_LOST_WORKERS = 20
-"""Workers that a job may lose before it counts as killed. Dask itself gives up after fewer."""
+"""Workers that a job may lose before it counts as killed. Dask itself gives up earlier."""
 
 MIN_WAITING = 100
 """Jobs that wait at the scheduler, besides one for each thread. More would only fill its memory."""
@@ -63,8 +63,8 @@ class DaskExecution:
     def __init__(self, on: str, *, processes: int, memory_bytes: int) -> None:
         self._variables = frozenset(os.environ)
         distributed = _require_distributed()
-        self._lost = distributed.KilledWorker
-        # It would print a traceback for each connection that is lost.
+        self._lost_worker_error = distributed.KilledWorker
+        # Dask would print a traceback for each connection that is lost.
         for name in list(logging.root.manager.loggerDict):
             if name.split(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -75,12 +75,12 @@ class DaskExecution:
             import dask.config
 
             try:
-                # Measured processes would inherit how malloc is told to free sooner.
+                # Measured processes would inherit Dask's settings of malloc.
                 with (
                     dask.config.set({"distributed.nanny.pre-spawn-environ": {}}),
                     warnings.catch_warnings(),
                 ):
-                    # The scheduler has an HTTP server also without its dashboard.
+                    # Even without its dashboard the scheduler has an HTTP server.
                     warnings.filterwarnings("ignore", message="Port 8787 is already in use")
                     self._cluster = distributed.LocalCluster(
                         n_workers=processes,
@@ -122,7 +122,7 @@ class DaskExecution:
         return len({worker["host"] for worker in self._connected_workers()}) or 1
 
     def machine_classes(self) -> tuple[str, ...]:
-        """Return the classes of the machines that are there now.
+        """Return the classes of the machines that are connected now.
 
         Raises:
             UsageError: a worker lacks memdiag, or there is none.
@@ -145,14 +145,14 @@ class DaskExecution:
             )
             for job in jobs
         ]
-        found: list[int | None] = []
+        estimates: list[int | None] = []
         with self._scheduler_errors():
             for future in self._client.map(estimate_on_worker, requests, pure=False):
                 try:
-                    found.append(future.result())
-                except self._lost:
-                    found.append(None)
-        return found
+                    estimates.append(future.result())
+                except self._lost_worker_error:
+                    estimates.append(None)
+        return estimates
 
     def run(self, jobs: Iterable[PlannedJob]) -> Iterator[JobResult]:
         """Yield the result of each job as soon as it is done.
@@ -163,7 +163,7 @@ class DaskExecution:
         waiting = WaitingJobs(jobs)
         submitted: dict[str, tuple[Any, JobAttempts, int]] = {}
         completed = self._distributed.as_completed()
-        lost: dict[str, int] = {}
+        lost_count_by_key: dict[str, int] = {}
 
         def submit(attempts: JobAttempts) -> None:
             workers = self._connected_workers()
@@ -175,8 +175,8 @@ class DaskExecution:
                 )
             resources = {}
             if _have_resource(workers):
-                needed = attempts.limit_bytes(memory) + OVERHEAD_BYTES
-                resources = {MEMORY_RESOURCE: min(needed, memory)}
+                needed_bytes = attempts.limit_bytes(memory) + OVERHEAD_BYTES
+                resources = {MEMORY_RESOURCE: min(needed_bytes, memory)}
             future = self._client.submit(
                 measure_on_worker,
                 msgspec.json.encode(request),
@@ -189,17 +189,17 @@ class DaskExecution:
         try:
             with self._scheduler_errors():
                 while submitted or waiting.first() is not None:
-                    most = MIN_WAITING + len(self._connected_workers())
-                    while len(submitted) < most and waiting.first() is not None:
+                    max_submitted = MIN_WAITING + len(self._connected_workers())
+                    while len(submitted) < max_submitted and waiting.first() is not None:
                         submit(waiting.pop())
                     future = next(completed)
                     _, attempts, memory = submitted.pop(future.key)
                     try:
                         result = decode(future.result(), JobResult, origin="result of a job")
-                    except self._lost as error:
-                        key = attempts.job.key("")
-                        lost[key] = lost.get(key, 0) + 1
-                        if lost[key] < MAX_LOST_WORKERS:
+                    except self._lost_worker_error as error:
+                        job_key = attempts.job.key("")
+                        lost_count_by_key[job_key] = lost_count_by_key.get(job_key, 0) + 1
+                        if lost_count_by_key[job_key] < MAX_LOST_WORKERS:
                             waiting.put_first(attempts)
                             continue
                         result = unfinished_result(
@@ -207,11 +207,11 @@ class DaskExecution:
                             status="killed",
                             sentence=f"its workers were lost ({error})",
                         )
-                    following = attempts.after(result, memory)
-                    if isinstance(following, JobAttempts):
-                        waiting.put_first(following)
+                    outcome = attempts.outcome(result, memory)
+                    if isinstance(outcome, JobAttempts):
+                        waiting.put_first(outcome)
                     else:
-                        yield following
+                        yield outcome
         finally:
             if self._client.status == "running":
                 self._client.cancel([future for future, _, _ in submitted.values()])
@@ -221,7 +221,7 @@ class DaskExecution:
         """Raise errors of the connection to the scheduler as MeasurementError."""
         try:
             yield
-        except Exception as error:  # which one depends on the moment
+        except Exception as error:  # its type depends on the moment
             is_of_connection = isinstance(error, self._distributed.CancelledError | OSError)
             if self._client.status == "running" and not is_of_connection:
                 raise
@@ -251,22 +251,21 @@ class DaskExecution:
 def classes_of(answers: Iterable[object], *, on: str) -> tuple[str, ...]:
     """Return the classes of machines in the `answers` of the workers of the cluster `on`.
 
-    Workers that were lost are left out. Without any worker it is the class of this
-    machine.
+    Workers that were lost are left out. If none is left, it is the class of this machine.
 
     Raises:
         UsageError: the answer of a worker is an error.
     """
-    found = set()
+    classes = set()
     for answer in answers:
         if isinstance(answer, str):
-            found.add(answer)
+            classes.add(answer)
         elif not isinstance(answer, OSError):
             raise UsageError(
                 f"--on {on}: a worker cannot run memdiag ({answer}). Install the same version of"
                 " memdiag there."
             )
-    return tuple(sorted(found)) or (machine_class(),)
+    return tuple(sorted(classes)) or (machine_class(),)
 
 
 def _have_resource(workers: Sequence[Mapping[str, Any]]) -> bool:
@@ -283,7 +282,7 @@ def _memory_bytes(workers: Sequence[Mapping[str, Any]]) -> int:
 def _are_alone(workers: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether each machine runs one job at a time."""
     hosts = [worker["host"] for worker in workers]
-    return len(hosts) == len(set(hosts)) and all(each["nthreads"] == 1 for each in workers)
+    return len(hosts) == len(set(hosts)) and all(worker["nthreads"] == 1 for worker in workers)
 
 
 def measure_on_worker(request: bytes) -> bytes:
@@ -304,8 +303,8 @@ def _own_process() -> JobProcess:
     """Return the job process of this thread of a worker. It ends with the worker."""
     if not hasattr(_thread_process, "job_process"):
         _thread_process.job_process = JobProcess()
-    found: JobProcess = _thread_process.job_process
-    return found
+    process: JobProcess = _thread_process.job_process
+    return process
 
 
 def _require_distributed() -> ModuleType:

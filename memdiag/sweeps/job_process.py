@@ -28,11 +28,12 @@ _JOB_MODULE = "memdiag.api.sweep_job"
 
 MIN_ANSWER_WAIT_S = 120.0
 MAX_MEASUREMENTS = 10
-"""Time limits of a measured process within which a job ends. Sizes may be tried before."""
+"""A job ends within this many time limits of a measured process: sizes of inputs may be tried
+first."""
 
 
 class JobRequest(Record, frozen=True, kw_only=True):
-    """What a job process is asked to do.
+    """A request to a job process.
 
     Attributes:
         job: the job.
@@ -58,7 +59,7 @@ class JobProcessEnded(Exception):
 class JobProcess:
     """A process that runs jobs one after another; a context manager that ends it.
 
-    It is started for the first job, and again after it ended.
+    It is started for the first job, and started again after it has ended.
     """
 
     def __init__(self) -> None:
@@ -101,11 +102,11 @@ class JobProcess:
         limit_s = MIN_ANSWER_WAIT_S + MAX_MEASUREMENTS * request.job.timeout_s
         has_timed_out = threading.Event()
 
-        def end() -> None:
+        def kill_process() -> None:
             has_timed_out.set()
             process.kill()
 
-        timer = threading.Timer(limit_s, end)
+        timer = threading.Timer(limit_s, kill_process)
         timer.daemon = True
         timer.start()
         try:
@@ -152,15 +153,15 @@ class JobProcess:
 def unfinished_result(
     job: SweepJob, *, status: JobStatus = "failed", sentence: str = "", is_alone: bool = False
 ) -> JobResult:
-    """Return a result of `job` that has no record, which starts now."""
+    """Return a result of `job` without a profile, which starts now."""
     machine = machine_class()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    start_time = datetime.now(UTC).isoformat(timespec="seconds")
     return JobResult(
         key=job.key(machine),
         job=job,
         machine=machine,
         memdiag=version("memdiag"),
-        started_at=now.replace("+00:00", "Z"),
+        started_at=start_time.replace("+00:00", "Z"),
         duration_s=0.0,
         status=status,
         sentence=sentence,

@@ -28,7 +28,7 @@ OVERHEAD_BYTES = 250 * MIB
 
 
 class JobWorker(Protocol):
-    """What runs jobs one after another: a `JobProcess`, or a fake one in tests."""
+    """A worker that runs jobs one after another: a `JobProcess`, or a fake in tests."""
 
     def measure(self, request: JobRequest) -> JobResult:
         """Return the result of a job."""
@@ -55,10 +55,10 @@ class JobAttempts:
     earlier: tuple[JobAttempt, ...] = field(default=())
 
     def limit_bytes(self, memory_bytes: int) -> int:
-        """Return the limit of the measured process, where jobs have `memory_bytes` together."""
+        """Return the limit of the measured process if all jobs together have `memory_bytes`."""
         margin = max(MIN_JOB_MARGIN_BYTES, round(JOB_MEMORY_MARGIN * self.needed_bytes))
-        most = max(memory_bytes - OVERHEAD_BYTES, MIN_JOB_MARGIN_BYTES)
-        return min(self.needed_bytes + margin, most)
+        max_limit = max(memory_bytes - OVERHEAD_BYTES, MIN_JOB_MARGIN_BYTES)
+        return min(self.needed_bytes + margin, max_limit)
 
     def request(self, memory_bytes: int, *, is_alone: bool) -> JobRequest:
         """Return the request for a job process."""
@@ -68,16 +68,16 @@ class JobAttempts:
             is_alone=is_alone,
         )
 
-    def after(self, result: JobResult, memory_bytes: int) -> JobAttempts | JobResult:
+    def outcome(self, result: JobResult, memory_bytes: int) -> JobAttempts | JobResult:
         """Return the next attempt after `result`; `result`, with the attempts, if it is final."""
         limit = self.limit_bytes(memory_bytes)
         if result.status == "limit":
             attempt = JobAttempt(memory_limit_bytes=limit, sentence=result.sentence)
-            following = replace(
+            next_attempt = replace(
                 self, needed_bytes=2 * self.needed_bytes, earlier=(*self.earlier, attempt)
             )
-            if following.limit_bytes(memory_bytes) > limit:
-                return following
+            if next_attempt.limit_bytes(memory_bytes) > limit:
+                return next_attempt
             sentence = (
                 f"it needs more than the {format_size(limit)} that a job can have here"
                 f" ({result.sentence})"
@@ -94,7 +94,7 @@ class WaitingJobs:
         self._queue: deque[JobAttempts] = deque()
 
     def first(self) -> JobAttempts | None:
-        """Return the next job, which stays the next one; None if there is none."""
+        """Return the next job without removing it; None if there is none."""
         if not self._queue:
             planned = next(self._jobs, None)
             if planned is None:
@@ -103,7 +103,7 @@ class WaitingJobs:
         return self._queue[0]
 
     def pop(self) -> JobAttempts:
-        """Return the job that `first` returned; the one after it is the next one then."""
+        """Return the job that `first` returned, and remove it."""
         return self._queue.popleft()
 
     def put_first(self, attempts: JobAttempts) -> None:
@@ -112,7 +112,7 @@ class WaitingJobs:
 
 
 def job_result(worker: JobWorker, request: JobRequest) -> JobResult:
-    """Return the result of a job; if there is none that can be read, a result that says so."""
+    """Return the result of a job, or a result with the reason why there is none."""
     try:
         return worker.measure(request)
     except JobProcessEnded as error:
@@ -141,9 +141,9 @@ class LocalExecution:
         self._memory_bytes = memory_bytes
         self._start = start
         self._workers: list[JobWorker] = []
-        # A worker of each thread, which lives as long: a process that is to end with its
-        # parent ends with the thread that started it.
-        self._own = threading.local()
+        # Each thread has its own worker for as long as it lives: a process that has to end with
+        # its parent ends with the thread that started it.
+        self._thread_state = threading.local()
         self._pool = ThreadPoolExecutor(processes, thread_name_prefix="sweep")
 
     def __enter__(self) -> Self:
@@ -189,11 +189,11 @@ class LocalExecution:
                 running[self._pool.submit(self._measure_job, request)] = attempts
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                following = running.pop(future).after(future.result(), self._memory_bytes)
-                if isinstance(following, JobAttempts):
-                    waiting.put_first(following)
+                outcome = running.pop(future).outcome(future.result(), self._memory_bytes)
+                if isinstance(outcome, JobAttempts):
+                    waiting.put_first(outcome)
                 else:
-                    yield following
+                    yield outcome
 
     def _reserved_bytes(self, attempts: JobAttempts) -> int:
         return attempts.limit_bytes(self._memory_bytes) + OVERHEAD_BYTES
@@ -202,8 +202,8 @@ class LocalExecution:
         return job_result(self._thread_worker(), request)
 
     def _thread_worker(self) -> JobWorker:
-        if not hasattr(self._own, "worker"):
-            self._own.worker = self._start()
-            self._workers.append(self._own.worker)
-        worker: JobWorker = self._own.worker
+        if not hasattr(self._thread_state, "worker"):
+            self._thread_state.worker = self._start()
+            self._workers.append(self._thread_state.worker)
+        worker: JobWorker = self._thread_state.worker
         return worker

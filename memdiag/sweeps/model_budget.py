@@ -13,8 +13,8 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB
 
 MIN_BUDGET_WEIGHT_BYTES = MIB
-"""Multiples limit models with at least as many bytes of weights: a session itself takes more than
-a multiple of less."""
+"""Multiples apply to models with at least these bytes of weights: for smaller models the session
+itself takes more than any multiple."""
 
 _WEIGHT_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
@@ -47,10 +47,10 @@ class ModelBudget:
 
 def breach_sentence(breach: Breach) -> str:
     """Return a breach in words: ``steady 12 MiB exceeds 10 MiB by 2.0 MiB``."""
-    show = FIGURES_BY_NAME[breach.figure].show
+    figure_text = FIGURES_BY_NAME[breach.figure].show
     return (
-        f"{breach.figure} {show(breach.measured)} exceeds {show(breach.limit)} by"
-        f" {show(breach.over)}"
+        f"{breach.figure} {figure_text(breach.measured)} exceeds {figure_text(breach.limit)} by"
+        f" {figure_text(breach.over)}"
     )
 
 
@@ -65,12 +65,12 @@ def parse_model_budget(values: Mapping[str, str]) -> ModelBudget:
     for name in factors:
         if name in FIGURES_BY_NAME and FIGURES_BY_NAME[name].unit != "bytes":
             raise UsageError(f"--budget: {name} cannot be a multiple of the weights.")
-    others = {
+    limit_texts = {
         name: text
         for name, text in values.items()
         if name not in factors or name not in FIGURES_BY_NAME
     }
-    budget = parse_budget(others, where="--budget")
+    budget = parse_budget(limit_texts, where="--budget")
     if not factors and not budget.limits:
         raise UsageError(
             "--budget: no figure was given. Write it like peak=1.2GB, or steady=2x for twice the"

@@ -27,8 +27,8 @@ from memdiag.temporary_names import own_prefix
 from memdiag.units import GIB, format_size
 
 MAX_CACHE_BYTES = 20 * GIB
-"""Bytes of fetched models that are kept, the most recently used ones; half of the free space of the
-disk, if that is less."""
+"""Bytes of fetched models that are kept, the most recently used first. If half of the free space of
+the disk is less, that is the limit."""
 
 MAX_EXTERNAL_FILES = 10_000
 """Files of external data that are fetched for one model."""
@@ -50,7 +50,7 @@ class ModelSource:
         file_bytes: the size of all files.
         problem: why the files cannot be read; empty otherwise.
         dim_names: the names of its free dimensions; None if the model is damaged.
-        dim_roles: the free dimension of each role that exactly one has, such as ``batch``.
+        dim_roles: the free dimension by role, such as ``batch``, if exactly one has the role.
         dims: sizes of free dimensions that a list gave for this model.
         other_names: the names of other models with the same content.
     """
@@ -79,21 +79,20 @@ def find_sweep_models(
     Raises:
         UsageError: a list is damaged, or fsspec is not installed.
     """
-    found = list(_named_sources(paths))
-    named = [
-        replace(source, name=name)
-        for source, name in zip(found, _distinct_source_names(found), strict=True)
-    ]
+    sources = list(_named_sources(paths))
     models: dict[object, ModelSource] = {}
-    for source in named:
-        on_progress(source.name)
-        read = _read_source(source) if not source.problem else source
-        key = (read.digest, tuple(sorted(read.dims.items()))) if read.digest else read.address
-        known = models.get(key)
-        if known is None:
-            models[key] = read
-        elif known.address != read.address:
-            models[key] = replace(known, other_names=(*known.other_names, read.name))
+    for source, name in zip(sources, _distinct_source_names(sources), strict=True):
+        on_progress(name)
+        model = replace(source, name=name)
+        if not model.problem:
+            model = _read_source(model)
+        key = (model.digest, tuple(sorted(model.dims.items()))) if model.digest else model.address
+        same_model = models.get(key)
+        if same_model is None:
+            models[key] = model
+        elif same_model.address != model.address:
+            names = (*same_model.other_names, model.name)
+            models[key] = replace(same_model, other_names=names)
     return list(models.values())
 
 
@@ -136,14 +135,14 @@ def _named_sources(paths: Iterable[str], lists: tuple[Path, ...] = ()) -> Iterat
             yield from _list_sources(path, lists)
         elif path.is_dir():
             models = sorted(
-                each
+                model
                 for suffix in MODEL_SUFFIXES
-                for each in path.rglob(f"*{suffix}")
-                if each.is_file()
+                for model in path.rglob(f"*{suffix}")
+                if model.is_file()
             )
-            for each in models:
-                name = path_text(each.relative_to(path))
-                yield _path_source(each, name)
+            for model in models:
+                name = path_text(model.relative_to(path))
+                yield _path_source(model, name)
             if not models:
                 yield _unreadable_source(text, f"there is no {_ENDINGS_TEXT} file in this folder.")
         elif glob.has_magic(text) and not path.exists():
@@ -179,9 +178,9 @@ def _list_sources(path: Path, lists: tuple[Path, ...]) -> Iterator[ModelSource]:
         raise UsageError(f'{path}: there is no list. Write models = ["a.onnx", "zoo/"].')
     for entry in entries:
         table: Any = {"path": entry} if isinstance(entry, str) else entry
-        known = isinstance(table, dict) and table.keys() <= {"path", "name", "dims"}
-        dims = table.get("dims", {}) if known else {}
-        texts = [table.get("path"), table.get("name", "")] if known else [None]
+        is_table = isinstance(table, dict) and table.keys() <= {"path", "name", "dims"}
+        dims = table.get("dims", {}) if is_table else {}
+        texts = [table.get("path"), table.get("name", "")] if is_table else [None]
         if (
             not all(isinstance(text, str) for text in texts)
             or not isinstance(dims, dict)
@@ -218,10 +217,12 @@ def _read_source(source: ModelSource) -> ModelSource:
             axes = unsized_axes(free_axes(model_file.graph))
             names = frozenset(axis.key for axis in axes)
             roles = dims_by_role(model_file.graph, model_file.functions)
-        # Of a pipe or device, or a file that the kernel makes up, the end may never come.
-        unusual = next((file for file in files if not file.is_file() or not _file_size(file)), None)
-        if unusual is not None and unusual.exists():
-            return replace(source, problem=f"{unusual}: it is empty, or no regular file.")
+        # Reading a pipe, a device or a file that the kernel generates may never end.
+        irregular = next(
+            (file for file in files if not file.is_file() or not _file_size(file)), None
+        )
+        if irregular is not None and irregular.exists():
+            return replace(source, problem=f"{irregular}: it is empty, or no regular file.")
         digest = _model_digest(files)
         size = sum(map(_file_size, files))
     except OSError as error:
@@ -261,29 +262,31 @@ def _url_sources(url: str) -> Iterator[ModelSource]:
     try:
         system, path = fsspec.core.url_to_fs(url)
         if glob.has_magic(path):
-            found = system.glob(path)
+            models = system.glob(path)
         else:
             folder = path.rstrip("/")
-            found = [
-                each for suffix in MODEL_SUFFIXES for each in system.glob(f"{folder}/**/*{suffix}")
+            models = [
+                model
+                for suffix in MODEL_SUFFIXES
+                for model in system.glob(f"{folder}/**/*{suffix}")
             ]
-        addresses = sorted(system.unstrip_protocol(each) for each in found)
-    except Exception as error:  # of any of the libraries behind fsspec
+        addresses = sorted(system.unstrip_protocol(model) for model in models)
+    except Exception as error:  # from any of the libraries behind fsspec
         yield _unreadable_source(
             url, f"{url}: cannot be listed ({_read_error_text(error)}). Check the URL."
         )
         return
     if not addresses:
         yield _unreadable_source(url, f"{url}: there is no {_ENDINGS_TEXT} file.")
-    base = f"{system.unstrip_protocol(path).rstrip('/')}/"
+    source_prefix = f"{system.unstrip_protocol(path).rstrip('/')}/"
     for address in addresses:
-        name = address.removeprefix(base)
+        name = address.removeprefix(source_prefix)
         name = PurePath(address).name if is_url(name) else name
         yield ModelSource(name=name, address=address)
 
 
 def fetch_model(url: str) -> Path:
-    """Return the path of the model at `url` in the cache, where it is fetched to with its data.
+    """Return the path of the model at `url` in the cache; fetch it with its data if it is missing.
 
     Raises:
         ModelError: it cannot be read.
@@ -313,7 +316,7 @@ def fetch_model(url: str) -> Path:
         _limit_cache(cache, folder)
     except (MemdiagError, KeyboardInterrupt):
         raise
-    except Exception as error:  # of any of the libraries behind fsspec
+    except Exception as error:  # from any of the libraries behind fsspec
         raise ModelError(
             f"{url}: cannot be fetched ({_read_error_text(error)}). Check the URL."
         ) from error
@@ -353,20 +356,20 @@ def _download_model(system: Any, path: str, folder: Path, name: str) -> None:
 
 
 def _limit_cache(cache: Path, newest: Path) -> None:
-    """Remove the models from the cache that were not used for longest, until it is small enough."""
+    """Remove the least recently used models from the cache until it is small enough."""
     limit = min(MAX_CACHE_BYTES, shutil.disk_usage(cache).free // 2)
     total = 0
-    fetched = (
+    markers = (
         path
         for path in cache.glob(f"*/{_COMPLETE_MARKER}")
         if _STATE_FOLDER.fullmatch(path.parent.name)
     )
-    used = sorted(fetched, key=lambda path: -path.stat().st_mtime)
-    for complete in used:
-        folder = complete.parent
+    newest_first = sorted(markers, key=lambda path: -path.stat().st_mtime)
+    for marker in newest_first:
+        folder = marker.parent
         total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         if total > limit and folder != newest:
-            complete.unlink(missing_ok=True)
+            marker.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
 
 

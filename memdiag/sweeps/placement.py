@@ -1,14 +1,14 @@
 """Placement: which models fit together on which machine, each in a process of its own.
 
-The models of a machine fit if all their memory after the runs, and besides the largest rise to a
-peak of any of them, is below the memory of the machine less a margin: it is assumed that no two
-models are at their peaks at once.
+The models of a machine fit if all their memory after the runs, plus the largest rise of any of them
+to its peak, is below the memory of the machine less a margin: it is assumed that no two models are
+at their peaks at once.
 
 Models are placed by first fit, the largest first (first-fit decreasing, which needs at most 11/9 of
-the fewest machines in plain bin packing). Where some remain, the smallest are placed first as well,
-and the placement with more models counts. A solver of mixed integer programs (HiGHS) placed 25
-instead of 22 of 30 models on 4 machines, but of 300 models on 10 machines only 71 within 20
-seconds, instead of 274.
+the fewest machines in plain bin packing). If some models remain, placing the smallest first is also
+tried, and the placement with more models counts. A solver of mixed integer programs (HiGHS) placed
+25 instead of 22 of 30 models on 4 machines, but only 71 instead of 274 of 300 models on 10 machines
+within 20 seconds.
 """
 
 import re
@@ -55,8 +55,8 @@ def place_models(
     """Return the placement of the models of `sweep`.
 
     Args:
-        sweep: the sweep, of which the models of requested jobs are placed. Of several series of a
-            model, the one with the largest peak counts.
+        sweep: the sweep. The models of its requested jobs are placed. If a model has several
+            series, the series with the largest peak counts.
         machines: the memory of each machine, in bytes.
         baselines: the process before the session, by key of a job.
         margin: the share of each machine's memory that is left free.
@@ -65,17 +65,17 @@ def place_models(
     capacities = [round(memory * (1 - margin)) for memory in machines]
     placed, unplaced = _first_fit(models, capacities)
     if unplaced:
-        other = _first_fit(models[::-1], capacities)
-        if len(other[1]) < len(unplaced):
-            placed, unplaced = other
+        smallest_first = _first_fit(models[::-1], capacities)
+        if len(smallest_first[1]) < len(unplaced):
+            placed, unplaced = smallest_first
     return Placement(
         machines=tuple(
             PlacementMachine(
                 memory_bytes=memory,
-                needed_bytes=machine_needed_bytes(chosen),
-                models=tuple(chosen),
+                needed_bytes=machine_needed_bytes(machine_models),
+                models=tuple(machine_models),
             )
-            for memory, chosen in zip(machines, placed, strict=True)
+            for memory, machine_models in zip(machines, placed, strict=True)
         ),
         margin=margin,
         unplaced=tuple(unplaced),
@@ -90,7 +90,7 @@ def machine_needed_bytes(models: Sequence[PlacedModel]) -> int:
 
 def _requested_models(sweep: Sweep, baselines: Mapping[str, int]) -> list[PlacedModel]:
     """Return the requested models that were measured, the largest first."""
-    found: dict[tuple[str, str], PlacedModel] = {}
+    model_by_name: dict[tuple[str, str], PlacedModel] = {}
     for series in sweep.series:
         point = series.newest_requested
         if point is None or point.peak_bytes is None:
@@ -104,17 +104,17 @@ def _requested_models(sweep: Sweep, baselines: Mapping[str, int]) -> list[Placed
             peak_bytes=baseline + max(point.peak_bytes, steady),
         )
         name = series.model, series.address
-        if name not in found or model.peak_bytes > found[name].peak_bytes:
-            found[name] = model
-    return sorted(found.values(), key=lambda model: (-model.peak_bytes, model.model))
+        if name not in model_by_name or model.peak_bytes > model_by_name[name].peak_bytes:
+            model_by_name[name] = model
+    return sorted(model_by_name.values(), key=lambda model: (-model.peak_bytes, model.model))
 
 
 def _first_fit(
     models: Sequence[PlacedModel], capacities: Sequence[int]
 ) -> tuple[list[list[PlacedModel]], list[PlacedModel]]:
-    """Return the models of each machine, and those that are on none.
+    """Return the models of each machine, and the models that are on none.
 
-    Each model goes to the largest machine on which it fits with those before it.
+    Each model goes to the largest machine on which it fits with the models before it.
     """
     placed: list[list[PlacedModel]] = [[] for _ in capacities]
     unplaced = []

@@ -59,7 +59,7 @@ def plan_jobs(
 ) -> list[SweepJob]:
     """Return a job for each model, release, combination of sizes and combination of options.
 
-    Dimensions are named by name or by role. Sizes of those that a model does not have are left
+    Dimensions are named by name or by role. Sizes of dimensions that a model does not have are left
     out. Models that could not be read have no jobs.
 
     Args:
@@ -111,25 +111,25 @@ def own_dim(model: ModelSource, name: str) -> str:
 
 def models_without(models: Sequence[ModelSource], name: str) -> list[str]:
     """Return the names of the models that have no free dimension with this name or role."""
-    return [each.name for each in models if not each.problem and not own_dim(each, name)]
+    return [model.name for model in models if not model.problem and not own_dim(model, name)]
 
 
 def _own_sizes(model: ModelSource, dims: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Return those of `dims` that `model` has, by the names of its dimensions.
+    """Return the sizes in `dims` of dimensions that `model` has, by the names of its dimensions.
 
     Raises:
         UsageError: a dimension is named both by its name and by its role.
     """
-    found: dict[str, _Value] = {}
+    size_by_dim: dict[str, _Value] = {}
     for name, size in dims.items():
         key = own_dim(model, name)
-        if key in found or (key != name and key in dims):
+        if key in size_by_dim or (key != name and key in dims):
             raise UsageError(
                 f"{model.name}: dimension {key!r} is also given as {name!r}. Leave one of them out."
             )
         if key:
-            found[key] = size
-    return found
+            size_by_dim[key] = size
+    return size_by_dim
 
 
 def with_needed_memory(
@@ -139,19 +139,21 @@ def with_needed_memory(
 ) -> list[PlannedJob]:
     """Return `jobs` with the memory that they are expected to need, the largest first.
 
-    Releases hardly differ in it, so that it is estimated for the newest only.
+    Releases hardly differ in memory, so that it is estimated for the newest one only.
 
     Args:
         jobs: the jobs.
         file_bytes: the size of the files of each model, by digest.
         estimate: returns the estimates of jobs, None for a job whose model cannot be estimated.
     """
-    by_age = sorted(jobs, key=lambda job: release_order(job.onnxruntime))
-    representatives = {_memory_key(job): job for job in by_age}
-    found = dict(zip(representatives, estimate(list(representatives.values())), strict=True))
+    oldest_first = sorted(jobs, key=lambda job: release_order(job.onnxruntime))
+    representatives = {_memory_key(job): job for job in oldest_first}
+    estimate_by_key = dict(
+        zip(representatives, estimate(list(representatives.values())), strict=True)
+    )
     planned = []
     for job in jobs:
-        estimated = found[_memory_key(job)]
+        estimated = estimate_by_key[_memory_key(job)]
         fallback = PROCESS_BYTES + WEIGHT_COPIES * file_bytes.get(job.digest, 0)
         planned.append(
             PlannedJob(
@@ -160,7 +162,7 @@ def with_needed_memory(
                 is_estimated=estimated is not None,
             )
         )
-    return sorted(planned, key=lambda each: -each.needed_bytes)
+    return sorted(planned, key=lambda planned_job: -planned_job.needed_bytes)
 
 
 def _memory_key(job: SweepJob) -> tuple[str, str, str]:

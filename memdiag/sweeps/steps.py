@@ -3,11 +3,11 @@
 The series is approximated by constant segments so that the sum of absolute deviations from their
 medians, plus a penalty for each step, is least (penalised least absolute deviations, the "Potts
 functional" with L1 data term: F. Friedrich and others, "Complexity penalized M-estimation: fast
-computation", 2008; airspeed velocity uses it as well). Dynamic programming finds the exact minimum.
+computation", 2008; airspeed velocity uses it too). Dynamic programming finds the exact minimum.
 
 The penalty follows from the noise. If deviations have a Laplace distribution with scale b, two
 points differ by more than t with a probability of (1 + t / 2b) exp(-t / b) [1]. A penalty of
-b (ln N + 4) for N points in all series lets few stores have a step by chance, also where b is
+b (ln N + 4) for N points in all series lets few stores have a step by chance, even if b is
 estimated from few points.
 
 [1] S. Kotz, T. Kozubowski, K. Podgórski, "The Laplace Distribution and Generalizations", 2001.
@@ -24,14 +24,15 @@ MEDIAN_DIFFERENCE = 1.146
 """Median of the difference of two values of a Laplace distribution with scale 1."""
 
 MIN_OWN_POINTS = 30
-"""Points from which on a series alone shows its noise; shorter ones have at least that of all."""
+"""Minimum points of a series that shows its own noise. Shorter series have at least the noise of
+the store."""
 
 MIN_REPEATED_PAIRS = 20
-"""Pairs of repeated jobs from which on a store shows its noise."""
+"""Minimum pairs of repeated jobs that show the noise of a store."""
 
 DEFAULT_NOISE_SHARE = 0.004
-"""Noise of stores with fewer pairs: that of real models where malloc keeps freed memory, and many
-times that of sweeps, where it does not."""
+"""Noise of stores with fewer pairs. Real models have it if malloc keeps freed memory; in sweeps,
+where malloc does not, their noise is many times smaller."""
 
 _MIN_OWN_REPEATS = 3
 
@@ -77,8 +78,8 @@ def noise_bytes(
 ) -> float:
     """Return the scale of the noise of a series.
 
-    Some models vary more than others: their threads race for memory. A long series shows that by
-    all its neighbours, as few of them are steps; others by their repeated jobs.
+    Some models vary more than others: their threads race for memory. In a long series all pairs of
+    neighbours show that, because few of them are steps; in a short one only repeated jobs do.
 
     Args:
         values: the series.
@@ -88,10 +89,10 @@ def noise_bytes(
     is_long = len(values) >= MIN_OWN_POINTS
     parts = [values] if is_long else repeats
     differences = [abs(after - before) for part in parts for before, after in pairwise(part)]
-    own = median(differences) if len(differences) >= _MIN_OWN_REPEATS else 0.0
-    common = DEFAULT_NOISE_SHARE if share is None else share
+    own_noise = median(differences) if len(differences) >= _MIN_OWN_REPEATS else 0.0
+    common_share = DEFAULT_NOISE_SHARE if share is None else share
     size = 0 if is_long else median(map(abs, values)) if values else 0
-    return max(own / MEDIAN_DIFFERENCE, common * size, MIN_NOISE_BYTES)
+    return max(own_noise / MEDIAN_DIFFERENCE, common_share * size, MIN_NOISE_BYTES)
 
 
 def step_penalty(noise: float, point_count: int) -> float:
@@ -100,7 +101,7 @@ def step_penalty(noise: float, point_count: int) -> float:
 
 
 def level_segments(values: Sequence[int], penalty: float) -> tuple[LevelSegment, ...]:
-    """Return the constant segments of `values`; without a step it is one, without values none.
+    """Return the constant segments of `values`: one if there is no step, none without values.
 
     Args:
         values: the series, in order.
@@ -116,19 +117,19 @@ def level_segments(values: Sequence[int], penalty: float) -> tuple[LevelSegment,
     for start in range(count):
         ordered: list[int] = []
         deviations = 0.0
-        base = costs[start] + (penalty if start else 0.0)
+        cost_before = costs[start] + (penalty if start else 0.0)
         for end in range(start + 1, count + 1):
             deviations += _distance_from_median(ordered, values[end - 1])
-            if base + deviations < costs[end]:
-                costs[end], starts[end] = base + deviations, start
+            if cost_before + deviations < costs[end]:
+                costs[end], starts[end] = cost_before + deviations, start
             insort(ordered, values[end - 1])
-    found: list[LevelSegment] = []
+    segments: list[LevelSegment] = []
     end = count
     while end:
         start = starts[end]
-        found.append(LevelSegment(start, end, median(values[start:end])))
+        segments.append(LevelSegment(start, end, median(values[start:end])))
         end = start
-    return tuple(reversed(found))
+    return tuple(reversed(segments))
 
 
 def _distance_from_median(ordered: Sequence[int], value: int) -> int:

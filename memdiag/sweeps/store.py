@@ -6,8 +6,8 @@
     findings.parquet/…                the same partitions
     copies.parquet/…
 
-The record of a job is created whole and never replaced: it alone says that the job is done, so that
-of two sweeps that measure the same job the first one wins. Rows are added in batches, under a lock
+The record of a job is created whole and never replaced: it alone states that the job is done, so
+that if two sweeps measure the same job, the first one wins. Rows are added in batches, under a lock
 and only for keys that have none. After a sweep was killed, the next one adds the missing rows.
 """
 
@@ -40,7 +40,7 @@ _VERSION_FILE = "store.json"
 _RECORDS_FOLDER = "records"
 
 _KEY_NAME = re.compile("[0-9a-f]{32}")
-"""Names of records and of files of rows, without their endings: what else is there is not ours."""
+"""Names of records and of files of rows, without suffixes. Other files in a store are not ours."""
 
 _FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk without space for the file."""
@@ -240,9 +240,9 @@ class SweepStore:
     def _add_rows(self, results: Sequence[JobResult]) -> int:
         """Write the rows of results without any, and return the number of these results."""
         self._read_new_keys()
-        new = [result for result in results if result.key not in self._stored_keys]
+        new_results = [result for result in results if result.key not in self._stored_keys]
         partitions: dict[tuple[str, str], list[JobResult]] = {}
-        for result in new:
+        for result in new_results:
             partitions.setdefault((result.job.onnxruntime, result.machine), []).append(result)
         makers: dict[str, Callable[[JobResult], Iterable[StoreRow]]] = {
             "findings.parquet": finding_rows,
@@ -251,14 +251,14 @@ class SweepStore:
             _PROFILES_DATASET: profile_rows,
         }
         for dataset, make in makers.items():
-            for values, chosen in partitions.items():
-                rows = [row for result in chosen for row in make(result)]
+            for values, partition_results in partitions.items():
+                rows = [row for result in partition_results for row in make(result)]
                 if rows:
                     path = self._write_rows(dataset, values, rows)
                     if dataset == _PROFILES_DATASET:
                         self._read_files.add(path)
-        self._stored_keys.update(result.key for result in new)
-        return len(new)
+        self._stored_keys.update(result.key for result in new_results)
+        return len(new_results)
 
     def _write_rows(self, dataset: str, values: tuple[str, str], rows: Sequence[StoreRow]) -> Path:
         folder = self.folder / dataset
@@ -284,11 +284,11 @@ class SweepStore:
         is_removed = self._pyarrow.compute.is_in(
             table.column("key"), value_set=self._pyarrow.array(sorted(keys))
         )
-        kept = table.filter(self._pyarrow.compute.invert(is_removed))
-        if kept.num_rows == 0:
+        kept_rows = table.filter(self._pyarrow.compute.invert(is_removed))
+        if kept_rows.num_rows == 0:
             path.unlink()
-        elif kept.num_rows < table.num_rows:
-            self._write_table(kept, path)
+        elif kept_rows.num_rows < table.num_rows:
+            self._write_table(kept_rows, path)
 
     def _arrow_schema(self, dataset: str) -> Any:
         arrow = self._pyarrow
@@ -328,17 +328,17 @@ def profile_rows(result: JobResult) -> Iterator[StoreRow]:
         common["baseline_bytes"] = profile.baseline_rss_bytes
         common["weight_bytes"] = profile.model.weight_bytes
         point = profile.estimate
-    whole: StoreRow = {"phase": "all", "duration_s": result.duration_s}
+    whole_row: StoreRow = {"phase": "all", "duration_s": result.duration_s}
     if point is not None:
-        whole["estimated_peak_bytes"] = point.peak_bytes
-        whole["estimated_steady_bytes"] = point.steady_bytes
+        whole_row["estimated_peak_bytes"] = point.peak_bytes
+        whole_row["estimated_steady_bytes"] = point.steady_bytes
     if profile is not None:
-        whole["peak_bytes"] = profile.peak_rss_bytes
-        whole["steady_bytes"] = profile.steady_rss_bytes
-        whole["kept_bytes"] = profile.end_above_bytes
+        whole_row["peak_bytes"] = profile.peak_rss_bytes
+        whole_row["steady_bytes"] = profile.steady_rss_bytes
+        whole_row["kept_bytes"] = profile.end_above_bytes
         if result.is_alone:
-            whole["latency_s"] = latency_s(profile)
-    yield common | whole
+            whole_row["latency_s"] = latency_s(profile)
+    yield common | whole_row
     for phase in profile.phases if profile is not None else ():
         predicted = point.phase(phase.name) if point is not None else None
         yield common | {
@@ -385,7 +385,7 @@ def copy_rows(result: JobResult) -> Iterator[StoreRow]:
 def job_column(folder: Path, column: str) -> dict[str, Any]:
     """Return a column of the rows of whole jobs in the store at `folder`, by key."""
     arrow = require_pyarrow()
-    found: dict[str, Any] = {}
+    value_by_key: dict[str, Any] = {}
     for path in (folder / _PROFILES_DATASET).glob("*/*/*.parquet"):
         table = arrow.parquet.read_table(
             path,
@@ -394,8 +394,8 @@ def job_column(folder: Path, column: str) -> dict[str, Any]:
             filters=[("phase", "=", "all")],
         )
         keys, values = (table.column(name).to_pylist() for name in ("key", column))
-        found.update(zip(keys, values, strict=True))
-    return found
+        value_by_key.update(zip(keys, values, strict=True))
+    return value_by_key
 
 
 def latency_s(profile: Profile) -> float | None:
@@ -441,9 +441,13 @@ def check_version(folder: Path, *, is_required: bool = True) -> None:
 def _check_links(folder: Path) -> None:
     """Raise RecordError if a folder in the store at `folder` leads out of it."""
     for name in (_RECORDS_FOLDER, *DATASET_COLUMNS):
-        own = folder / name
-        inside = (Path(parent, each) for parent, folders, _ in os.walk(own) for each in folders)
-        for path in chain((own,), inside):
+        store_folder = folder / name
+        subfolders = (
+            Path(parent, folder_name)
+            for parent, folders, _ in os.walk(store_folder)
+            for folder_name in folders
+        )
+        for path in chain((store_folder,), subfolders):
             if path.is_symlink():
                 raise RecordError(
                     f"{path}: a folder in a store cannot be a link. Put the folder itself there."

@@ -90,31 +90,32 @@ def summarize_sweep(
     """
     rows = {row["key"]: row for row in _job_rows(store)}
     if against is not None:
-        known = {row["key"]: row for row in _job_rows(against)} if against != store else rows
-        new_keys = rows.keys() - known.keys() if new_keys is None else new_keys
+        earlier = {row["key"]: row for row in _job_rows(against)} if against != store else rows
+        new_keys = rows.keys() - earlier.keys() if new_keys is None else new_keys
         if against != store:
-            known = _rows_with_own_names(known, list(rows.values()))
-        rows = {**known, **rows}
-    new = frozenset(new_keys or ()) if against is not None else frozenset()
+            earlier = _rows_with_present_names(earlier, list(rows.values()))
+        rows = {**earlier, **rows}
+    new_keys = frozenset(new_keys or ()) if against is not None else frozenset()
     stores = [store] if against is None or against == store else [store, against]
-    requested = rows.keys() if requested_keys is None else frozenset(requested_keys)
-    series = _sorted_series(rows.values(), new, requested, _peak_phases(stores, rows))
-    share = _store_noise_share(series)
-    series = _series_with_steps(series, share, stores)
-    wastes = _wastes_by_rule(
-        store, {each.newest.key for each in series if not each.newest.is_failed}
+    if requested_keys is None:
+        requested_keys = rows.keys()
+    all_series = _sorted_series(
+        rows.values(), new_keys, frozenset(requested_keys), _peak_phases(stores, rows)
     )
-    series = [_series_with_waste(each, wastes) for each in series]
+    share = _store_noise_share(all_series)
+    all_series = _series_with_steps(all_series, share, stores)
+    newest_keys = {series.newest.key for series in all_series if not series.newest.is_failed}
+    wastes = _wastes_by_rule(store, newest_keys)
+    all_series = [_series_with_waste(series, wastes) for series in all_series]
+    releases = {point.onnxruntime for series in all_series for point in series.points}
     sweep = Sweep(
         store=str(store),
         against="" if against is None else str(against),
-        releases=tuple(
-            sorted({p.onnxruntime for s in series for p in s.points}, key=release_order)
-        ),
-        series=tuple(series),
-        findings=_finding_groups(series, wastes),
+        releases=tuple(sorted(releases, key=release_order)),
+        series=tuple(all_series),
+        findings=_finding_groups(all_series, wastes),
         noise_share=share,
-        notes=_coverage_notes(series),
+        notes=_coverage_notes(all_series),
     )
     if place is None:
         return sweep
@@ -124,7 +125,7 @@ def summarize_sweep(
 def _row_batches(
     store: Path, name: str, columns: Collection[str], filter: Expression | None = None
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of the data set `name` of `store`; none if it has none yet.
+    """Yield the rows of the data set `name` of `store`, if there are any.
 
     Raises:
         RecordError: they cannot be read.
@@ -134,9 +135,9 @@ def _row_batches(
 
     folder = store / name
     files = list(folder.rglob("*.parquet"))
-    unusual = next((path for path in files if not path.is_file()), None)
-    if unusual is not None:
-        raise RecordError(f"{unusual}: not a regular file. Remove it.")
+    irregular = next((path for path in files if not path.is_file()), None)
+    if irregular is not None:
+        raise RecordError(f"{irregular}: not a regular file. Remove it.")
     keys = pa.schema([("onnxruntime", pa.string()), ("machine", pa.string())])
     hive = ds.partitioning(keys, flavor="hive")
     if files:
@@ -146,7 +147,7 @@ def _row_batches(
 
 
 def _job_rows(store: Path) -> list[dict[str, Any]]:
-    """Return the row of each job of `store`: the one of all phases."""
+    """Return the row of each job of `store` as a whole (phase ``all``)."""
     require_pyarrow()
     import pyarrow.compute as pc
 
@@ -155,100 +156,109 @@ def _job_rows(store: Path) -> list[dict[str, Any]]:
 
 
 def _peak_phases(stores: Sequence[Path], keys: Collection[str]) -> dict[str, str]:
-    found: dict[str, tuple[int, str]] = {}
+    peak_by_key: dict[str, tuple[int, str]] = {}
     for key, phase, peak, _ in chain(*(_phase_rows(store, keys) for store in stores)):
-        if peak is not None and (key not in found or peak > found[key][0]):
-            found[key] = peak, phase
-    return {key: phase for key, (_, phase) in found.items()}
+        if peak is not None and (key not in peak_by_key or peak > peak_by_key[key][0]):
+            peak_by_key[key] = peak, phase
+    return {key: phase for key, (_, phase) in peak_by_key.items()}
 
 
 def _phase_rows(
     store: Path, keys: Collection[str]
 ) -> Iterator[tuple[str, str, int | None, int | None]]:
-    """Yield key, phase, peak and kept memory of the phases of the session of jobs."""
+    """Yield key, phase, and peak and kept memory in bytes, of each phase of the jobs' sessions."""
     import pyarrow.compute as pc
 
-    wanted = ~pc.field("phase").isin(["all", "start"])
+    session_phases = ~pc.field("phase").isin(["all", "start"])
     names = ["key", "phase", "peak_bytes", "kept_bytes", "baseline_bytes"]
-    for batch in _row_batches(store, "profiles.parquet", names, wanted):
+    for batch in _row_batches(store, "profiles.parquet", names, session_phases):
         columns = (batch.column(name).to_pylist() for name in names)
         for key, phase, peak, kept, baseline in zip(*columns, strict=True):
             if key in keys:
                 yield key, phase, None if peak is None else peak - (baseline or 0), kept
 
 
-def _rows_with_own_names(
-    known: Mapping[str, dict[str, Any]], rows: Collection[Mapping[str, Any]]
+def _rows_with_present_names(
+    earlier: Mapping[str, dict[str, Any]], rows: Collection[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the rows `known` of another store with the names and addresses that models have here.
+    """Return rows of an earlier store with the names and addresses that the models have in `rows`.
 
-    A model is that with the same address, else that with the same name, if one on either side has
-    it, else that with the same content.
+    A model is identified by its address; otherwise by its name, if exactly one model has that name
+    in each store; otherwise by its content.
     """
-    by_name, known_by_name = _addresses_by_model(rows), _addresses_by_model(known.values())
-    here = {row["address"] for row in rows}
-    by_digest = {row["digest"]: row for row in rows if row["digest"]}
-    found = {}
-    for key, row in known.items():
-        own: Mapping[str, Any] = row
+    addresses, earlier_addresses = _addresses_by_model(rows), _addresses_by_model(earlier.values())
+    present_addresses = {row["address"] for row in rows}
+    row_by_digest = {row["digest"]: row for row in rows if row["digest"]}
+    renamed_rows = {}
+    for key, row in earlier.items():
+        present_row: Mapping[str, Any] = row
         name = row["model"]
-        if row["address"] not in here:
-            if len(by_name[name]) == len(known_by_name[name]) == 1:
-                own = {"model": name, "address": next(iter(by_name[name]))}
-            elif not by_name[name]:
-                own = by_digest.get(row["digest"], row)
-        found[key] = {**row, "model": own["model"], "address": own["address"]}
-    return found
+        if row["address"] not in present_addresses:
+            if len(addresses[name]) == len(earlier_addresses[name]) == 1:
+                present_row = {"model": name, "address": next(iter(addresses[name]))}
+            elif not addresses[name]:
+                present_row = row_by_digest.get(row["digest"], row)
+        renamed_rows[key] = {
+            **row,
+            "model": present_row["model"],
+            "address": present_row["address"],
+        }
+    return renamed_rows
 
 
 def _addresses_by_model(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    addresses: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
-        found[row["model"]].add(row["address"])
-    return found
+        addresses[row["model"]].add(row["address"])
+    return addresses
 
 
 def _sorted_series(
     rows: Iterable[Mapping[str, Any]],
-    new: Collection[str],
-    requested: Collection[str],
+    new_keys: Collection[str],
+    requested_keys: Collection[str],
     peak_phases: Mapping[str, str],
 ) -> list[SweepSeries]:
+    rows_of_series = sorted(
+        _rows_by_series(rows), key=lambda series_rows: _series_id(series_rows[-1])
+    )
     return [
-        _one_series(each, new, requested, peak_phases)
-        for each in sorted(_rows_by_series(rows), key=lambda each: _series_id(each[-1]))
+        _series_of_rows(series_rows, new_keys, requested_keys, peak_phases)
+        for series_rows in rows_of_series
     ]
 
 
 def _rows_by_series(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the rows of each series, by date.
 
-    A model is the same at the same address, and with the same name and content elsewhere: sweeps
-    of several machines have it in other folders.
+    A model is the same if it has the same address, or the same name and content: sweeps of several
+    machines have it in different folders.
     """
-    found: list[list[Mapping[str, Any]]] = []
-    numbers: dict[tuple[object, ...], int] = {}
+    rows_of_series: list[list[Mapping[str, Any]]] = []
+    number_by_identity: dict[tuple[object, ...], int] = {}
     for row in sorted(rows, key=_started_s):
         series = _series_id(row)
         same_address = (*series, "address")
         same_content = (*series._replace(address=""), "digest", row["digest"] or series.address)
-        number = numbers.get(same_address, numbers.get(same_content, len(found)))
-        if number == len(found):
-            found.append([])
-        found[number].append(row)
-        numbers.setdefault(same_address, number)
-        numbers.setdefault(same_content, number)
-    return found
+        number = number_by_identity.get(
+            same_address, number_by_identity.get(same_content, len(rows_of_series))
+        )
+        if number == len(rows_of_series):
+            rows_of_series.append([])
+        rows_of_series[number].append(row)
+        number_by_identity.setdefault(same_address, number)
+        number_by_identity.setdefault(same_content, number)
+    return rows_of_series
 
 
 def _series_id(row: Mapping[str, Any]) -> _SeriesId:
     return _SeriesId(*(row[name] or "" for name in _SeriesId._fields))
 
 
-def _one_series(
+def _series_of_rows(
     rows: Sequence[Mapping[str, Any]],
-    new: Collection[str],
-    requested: Collection[str],
+    new_keys: Collection[str],
+    requested_keys: Collection[str],
     peak_phases: Mapping[str, str],
 ) -> SweepSeries:
     weights = (row["weight_bytes"] for row in reversed(rows) if row["weight_bytes"])
@@ -257,7 +267,7 @@ def _one_series(
         weight_bytes=next(weights, None),
         points=tuple(
             sorted(
-                (_series_point(row, new, requested, peak_phases) for row in rows),
+                (_series_point(row, new_keys, requested_keys, peak_phases) for row in rows),
                 key=lambda point: (release_order(point.onnxruntime), point.started_s, point.key),
             )
         ),
@@ -271,8 +281,8 @@ def _started_s(row: Mapping[str, Any]) -> float:
 
 def _series_point(
     row: Mapping[str, Any],
-    new: Collection[str],
-    requested: Collection[str],
+    new_keys: Collection[str],
+    requested_keys: Collection[str],
     peak_phases: Mapping[str, str],
 ) -> SweepPoint:
     return SweepPoint(
@@ -289,74 +299,77 @@ def _series_point(
         estimated_steady_bytes=row["estimated_steady_bytes"],
         duration_s=row["duration_s"],
         latency_s=row["latency_s"],
-        is_new=row["key"] in new,
-        is_requested=row["key"] in requested,
+        is_new=row["key"] in new_keys,
+        is_requested=row["key"] in requested_keys,
     )
 
 
 def _bytes_above_baseline(row: Mapping[str, Any], name: str) -> int | None:
-    """Return a resident set above the process before the session."""
+    """Return a resident set in bytes above the process before the session; None if not measured."""
     size, baseline = row[name], row["baseline_bytes"]
     return None if size is None or row["status"] != "completed" else size - (baseline or 0)
 
 
 def _figure_points(series: SweepSeries, figure: SteppedFigure) -> list[tuple[SweepPoint, int]]:
-    sizes = ((p, p.peak_bytes if figure == "peak" else p.steady_bytes) for p in series.points)
+    sizes = (
+        (point, point.peak_bytes if figure == "peak" else point.steady_bytes)
+        for point in series.points
+    )
     return [(point, size) for point, size in sizes if size is not None]
 
 
 def _repeated_figures(points: Sequence[tuple[SweepPoint, int]]) -> list[list[int]]:
     """Return the figures of neighbours with the same content on the same release."""
-    found = groupby(points, key=lambda each: (each[0].onnxruntime, each[0].digest))
-    parts = [[size for _, size in part] for _, part in found]
+    groups = groupby(points, key=lambda entry: (entry[0].onnxruntime, entry[0].digest))
+    parts = [[size for _, size in group] for _, group in groups]
     return [part for part in parts if len(part) > 1]
 
 
-def _store_noise_share(series: Sequence[SweepSeries]) -> float | None:
+def _store_noise_share(all_series: Sequence[SweepSeries]) -> float | None:
     return noise_share(
         part
-        for each in series
+        for series in all_series
         for figure in _STEPPED_FIGURES
-        for part in _repeated_figures(_figure_points(each, figure))
+        for part in _repeated_figures(_figure_points(series, figure))
     )
 
 
 def _series_with_steps(
-    series: Sequence[SweepSeries], share: float | None, stores: Sequence[Path]
+    all_series: Sequence[SweepSeries], share: float | None, stores: Sequence[Path]
 ) -> list[SweepSeries]:
-    """Return the series with their steps, whose phases the `stores` show."""
-    count = sum(len(each.points) for each in series)
-    steps = [_series_steps(each, share, count) for each in series]
-    keys = {key for found in steps for step in found for key in (step.before_key, step.key)}
+    """Return the series with their steps, whose phases are read from `stores`."""
+    point_count = sum(len(series.points) for series in all_series)
+    all_steps = [_series_steps(series, share, point_count) for series in all_series]
+    keys = {key for steps in all_steps for step in steps for key in (step.before_key, step.key)}
     phases: dict[str, dict[str, tuple[int | None, int | None]]] = defaultdict(dict)
-    searched = stores if keys else ()
-    for key, phase, peak, kept in chain(*(_phase_rows(store, keys) for store in searched)):
+    searched_stores = stores if keys else ()
+    for key, phase, peak, kept in chain(*(_phase_rows(store, keys) for store in searched_stores)):
         phases[key][phase] = peak, kept
     return [
         msgspec.structs.replace(
-            each,
+            series,
             steps=tuple(
                 msgspec.structs.replace(
                     step, phase=_step_phase(step, phases[step.before_key], phases[step.key])
                 )
-                for step in found
+                for step in steps
             ),
         )
-        if found
-        else each
-        for each, found in zip(series, steps, strict=True)
+        if steps
+        else series
+        for series, steps in zip(all_series, all_steps, strict=True)
     ]
 
 
-def _series_steps(series: SweepSeries, share: float | None, count: int) -> list[SweepStep]:
-    found = []
+def _series_steps(series: SweepSeries, share: float | None, point_count: int) -> list[SweepStep]:
+    steps = []
     for figure in _STEPPED_FIGURES:
         points = _figure_points(series, figure)[-MAX_STEP_POINTS:]
         values = [size for _, size in points]
         noise = noise_bytes(values, _repeated_figures(points), share)
-        for before, after in pairwise(level_segments(values, step_penalty(noise, count))):
+        for before, after in pairwise(level_segments(values, step_penalty(noise, point_count))):
             old, new = points[before.end - 1][0], points[after.start][0]
-            found.append(
+            steps.append(
                 SweepStep(
                     figure=figure,
                     before_key=old.key,
@@ -366,11 +379,11 @@ def _series_steps(series: SweepSeries, share: float | None, count: int) -> list[
                     noise_bytes=math.ceil(noise),
                     is_model_changed=old.digest != new.digest,
                     is_new=new.is_new
-                    and not all(p.is_new for p, _ in points[: after.start])
-                    and any(p.is_requested for p, _ in points[after.start : after.end]),
+                    and not all(point.is_new for point, _ in points[: after.start])
+                    and any(point.is_requested for point, _ in points[after.start : after.end]),
                 )
             )
-    return found
+    return steps
 
 
 def _step_phase(
@@ -389,52 +402,60 @@ def _step_phase(
 
 def _wastes_by_rule(store: Path, keys: Collection[str]) -> dict[str, dict[str, _RuleWaste]]:
     """Return what the findings of jobs waste, by key and rule."""
-    found: dict[str, dict[str, _RuleWaste]] = defaultdict(dict)
+    wastes: dict[str, dict[str, _RuleWaste]] = defaultdict(dict)
     for batch in _row_batches(store, "findings.parquet", _FINDING_COLUMNS):
         for row in batch.to_pylist():
             if row["key"] not in keys:
                 continue
             steady, peak = row["bytes_steady"] or 0, row["bytes_peak"] or 0
-            waste = found[row["key"]].get(row["rule"])
+            waste = wastes[row["key"]].get(row["rule"])
             if waste is None:
-                found[row["key"]][row["rule"]] = _RuleWaste(
+                wastes[row["key"]][row["rule"]] = _RuleWaste(
                     steady, peak, row["message"] or "", row["remedy"] or ""
                 )
             else:  # the costliest finding of a model comes first
-                found[row["key"]][row["rule"]] = waste._replace(
+                wastes[row["key"]][row["rule"]] = waste._replace(
                     steady_bytes=waste.steady_bytes + steady,
                     peak_bytes=max(waste.peak_bytes, peak),
                 )
-    return found
+    return wastes
 
 
 def _series_with_waste(
     series: SweepSeries, wastes: Mapping[str, Mapping[str, _RuleWaste]]
 ) -> SweepSeries:
-    found = wastes.get(series.newest.key, {}).values()
-    avoidable = sum(waste.steady_bytes for waste in found)
+    series_wastes = wastes.get(series.newest.key, {}).values()
+    avoidable = sum(waste.steady_bytes for waste in series_wastes)
     return msgspec.structs.replace(series, avoidable_bytes=avoidable) if avoidable else series
 
 
 def _finding_groups(
-    series: Sequence[SweepSeries], wastes: Mapping[str, Mapping[str, _RuleWaste]]
+    all_series: Sequence[SweepSeries], wastes: Mapping[str, Mapping[str, _RuleWaste]]
 ) -> tuple[FindingGroup, ...]:
-    """Return the groups, the costliest first. Of the series of a model the costliest counts."""
-    models: dict[str, dict[tuple[str, str], tuple[str, _RuleWaste]]] = defaultdict(dict)
-    for each in series:
-        for rule, waste in wastes.get(each.newest.key, {}).items():
-            name = each.model, each.address
-            known = models[rule].get(name)
-            if known is None or waste[:2] > known[1][:2]:
-                models[rule][name] = each.newest.key, waste
-    groups = [_finding_group(rule, found) for rule, found in models.items()]
-    return tuple(sorted(groups, key=lambda g: (-g.steady_bytes, -g.peak_bytes, g.rule)))
+    """Return the groups, the costliest first. Of several series of a model the costliest counts."""
+    models_by_rule: dict[str, dict[tuple[str, str], tuple[str, _RuleWaste]]] = defaultdict(dict)
+    for series in all_series:
+        for rule, waste in wastes.get(series.newest.key, {}).items():
+            models = models_by_rule[rule]
+            name = series.model, series.address
+            if name not in models or waste[:2] > models[name][1][:2]:
+                models[name] = series.newest.key, waste
+    groups = [_finding_group(rule, models) for rule, models in models_by_rule.items()]
+    return tuple(
+        sorted(groups, key=lambda group: (-group.steady_bytes, -group.peak_bytes, group.rule))
+    )
 
 
 def _finding_group(
-    rule: str, found: Mapping[tuple[str, str], tuple[str, _RuleWaste]]
+    rule: str, models: Mapping[tuple[str, str], tuple[str, _RuleWaste]]
 ) -> FindingGroup:
-    order = sorted(found.items(), key=lambda each: (*(-size for size in each[1][1][:2]), each[0]))
+    def cost_order(
+        entry: tuple[tuple[str, str], tuple[str, _RuleWaste]],
+    ) -> tuple[int, int, tuple[str, str]]:
+        name, (_, waste) = entry
+        return -waste.steady_bytes, -waste.peak_bytes, name
+
+    order = sorted(models.items(), key=cost_order)
     _, (_, costliest) = order[0]
     return FindingGroup(
         rule=rule,
@@ -456,13 +477,13 @@ def _finding_group(
     )
 
 
-def _coverage_notes(series: Sequence[SweepSeries]) -> tuple[str, ...]:
+def _coverage_notes(all_series: Sequence[SweepSeries]) -> tuple[str, ...]:
     """Return sentences on what the answers do not cover."""
     notes = []
-    machines = sorted({each.machine for each in series})
+    machines = sorted({series.machine for series in all_series})
     if len(machines) > 1:
         names = ", ".join(machines)
         notes.append(f"Figures of different classes of machines are not compared: {names}.")
-    if any(each.newest.peak_bytes is not None for each in series):
+    if any(series.newest.peak_bytes is not None for series in all_series):
         notes.append(PINNED_NOTE)
     return tuple(notes)

@@ -17,8 +17,8 @@ def control_groups_of(
     """Yield the folders of the control groups of process `pid`, and of the groups above them.
 
     Args:
-        pid: the process; none are yielded if it has ended.
-        controller: the groups that control it, such as ``cpu``; groups of version 2
+        pid: the process; no folders are yielded if it has ended.
+        controller: what the groups of version 1 control, such as ``cpu``; groups of version 2
             control everything.
         proc: the folder with the processes.
         control_groups: the folder with the control groups.
@@ -30,13 +30,13 @@ def control_groups_of(
     for membership in memberships:
         _, controllers, path = membership.split(":", 2)
         if not controllers:  # version 2
-            mounted = [control_groups]
+            mounts = [control_groups]
         elif controller in controllers.split(","):
-            mounted = [control_groups / controller, control_groups / controllers]
+            mounts = [control_groups / controller, control_groups / controllers]
         else:
             continue
-        # In a container the path may be the host's; the group of the container is then the top.
-        relative = PurePosixPath(path.lstrip("/"))
-        for folder in mounted:
-            for group in (relative, *relative.parents):
+        # In a container the path may be the host's: the topmost group is the container's then.
+        group_path = PurePosixPath(path.lstrip("/"))
+        for folder in mounts:
+            for group in (group_path, *group_path.parents):
                 yield folder / group

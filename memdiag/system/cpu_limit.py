@@ -13,10 +13,10 @@ def cpus_allowed(
 ) -> float | None:
     """Return the number of CPUs that process `pid` may use; None if it is not known.
 
-    A control group limits the share of time, so that the number may be a fraction.
+    A control group limits the share of time, so the number may be a fraction.
     """
     limits = list(_group_limits(pid, proc, control_groups))
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         limits.append(len(os.sched_getaffinity(pid)))
     return min(limits, default=None)
 

@@ -1,4 +1,4 @@
-"""The control group whose memory limit a process reaches first, and what it counts.
+"""The control group whose memory limit a process reaches first, and the memory that it counts.
 
 Version 2 is described in Documentation/admin-guide/cgroup-v2.rst of the kernel's sources, version 1
 in Documentation/admin-guide/cgroup-v1/memory.rst.
@@ -18,7 +18,7 @@ from memdiag.system.control_groups import CONTROL_GROUPS_FOLDER, PROC_FOLDER, co
 from memdiag.units import format_limit
 
 NEAR_LIMIT: Final = 0.95
-"""Share of the limit from which on the kernel may kill a process at any moment."""
+"""At this share of the limit the kernel may kill a process at any moment."""
 
 READ_PERIOD_S: Final = 0.1
 """Seconds between two readings of all figures."""
@@ -27,7 +27,7 @@ SAVE_AGAIN_S: Final = 10.0
 """Seconds after which a record is saved again while the group stays near its limit."""
 
 _MAX_LIMIT_BYTES = 1 << 60
-"""Version 1 states a larger limit for groups without one."""
+"""Version 1 states a limit above this for groups without a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class LimitingControlGroup:
     """A control group that counts memory.
 
     Attributes:
-        folder: its folder.
+        folder: the folder of the group.
         version: the version of control groups.
-        limit_bytes: its memory limit; None without one.
+        limit_bytes: the memory limit of the group; None without one.
     """
 
     folder: Path
@@ -46,12 +46,12 @@ class LimitingControlGroup:
 
     @property
     def current_bytes(self) -> int:
-        """What counts towards the limit now; 0 if the group is gone."""
+        """The bytes that count towards the limit now; 0 if the group is gone."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         return _number_in_file(self.folder / name) or 0
 
     def read(self) -> GroupMemory | None:
-        """Return what the group counts now; None if it is gone."""
+        """Return the memory that the group counts now; None if the group is gone."""
         memory = _read_version_2(self) if self.version == 2 else _read_version_1(self)
         return None if memory.current_bytes is None else memory
 
@@ -65,8 +65,10 @@ def memory_group_of(
     """
     folders = control_groups_of(pid, "memory", proc=proc, control_groups=control_groups)
     groups = memory_groups_in(folders)
-    limited = [group for group in groups if group.limit_bytes is not None]
-    return min(limited, key=lambda group: group.limit_bytes or 0, default=next(iter(groups), None))
+    limited_groups = [group for group in groups if group.limit_bytes is not None]
+    return min(
+        limited_groups, key=lambda group: group.limit_bytes or 0, default=next(iter(groups), None)
+    )
 
 
 def memory_groups_in(folders: Iterable[Path]) -> list[LimitingControlGroup]:
@@ -85,7 +87,7 @@ def memory_groups_in(folders: Iterable[Path]) -> list[LimitingControlGroup]:
 
 
 def near_limit_text(memory: GroupMemory) -> str:
-    """Return why a record was saved early, for the reader who finds no later one."""
+    """Return why a record was saved early, for a reader who has no later record."""
     limit = format_limit(memory.limit_bytes or 0)
     return (
         f"saved when the control group reached {100 * NEAR_LIMIT:.0f} % of its memory limit of"
@@ -116,7 +118,7 @@ class GroupWatch:
         self._next_reading_s = self._next_saving_s = 0.0
 
     def update(self, now_s: float) -> None:
-        """Read the group, if that is due or if it may be near its limit."""
+        """Read the group if a reading is due, or if it may be near its limit."""
         if self.group is None:
             return
         limit = self.group.limit_bytes
@@ -136,23 +138,23 @@ class GroupWatch:
             self._on_near_limit(memory)
 
     def result(self) -> GroupMemory | None:
-        """Return the largest reading, with the counters until now; None without a group."""
-        last = self._read_group()
+        """Return the largest reading, with the current counters; None without a group."""
+        last_reading = self._read_group()
         largest, first = self._largest, self._first
-        if last is None or largest is None or first is None:
+        if last_reading is None or largest is None or first is None:
             return largest
         return msgspec.structs.replace(
             largest,
-            peak_bytes=last.peak_bytes,
-            limit_hits=_count_difference(last.limit_hits, first.limit_hits),
-            oom_kills=_count_difference(last.oom_kills, first.oom_kills),
+            peak_bytes=last_reading.peak_bytes,
+            limit_hits=_count_difference(last_reading.limit_hits, first.limit_hits),
+            oom_kills=_count_difference(last_reading.oom_kills, first.oom_kills),
         )
 
     def _read_group(self) -> GroupMemory | None:
         memory = self.group.read() if self.group else None
         if memory is not None:
-            before = self._largest.current_bytes if self._largest else None
-            if (memory.current_bytes or 0) >= (before or 0):
+            largest_bytes = self._largest.current_bytes if self._largest else None
+            if (memory.current_bytes or 0) >= (largest_bytes or 0):
                 self._largest = memory
         return memory
 
@@ -210,8 +212,8 @@ def _read_version_1(group: LimitingControlGroup) -> GroupMemory:
 def _unmapped_bytes(stat: dict[str, int], *names: str) -> int | None:
     """Return the cached bytes of files that are not mapped; None if they are not known.
 
-    Pages that are mapped can be dropped as well, but programs read them again at once: the kernel
-    has killed programs whose libraries were 8 % of the limit.
+    The kernel can also drop mapped pages, but programs read them again at once: it has killed
+    programs whose libraries were 8 % of the limit.
     """
     if not all(name in stat for name in names):
         return None
@@ -220,7 +222,10 @@ def _unmapped_bytes(stat: dict[str, int], *names: str) -> int | None:
 
 
 def _refault_bytes(stat: dict[str, int]) -> int | None:
-    """Return the bytes that were read again; kernels before 5.9 have one figure for all."""
+    """Return the bytes of files that were read again; None if not known.
+
+    Kernels before 5.9 have one figure for all kinds of pages.
+    """
     for name in ("total_workingset_refault_file", "workingset_refault_file", "workingset_refault"):
         if name in stat:
             return stat[name] * mmap.PAGESIZE
@@ -228,14 +233,14 @@ def _refault_bytes(stat: dict[str, int]) -> int | None:
 
 
 def _number_in_file(path: Path) -> int | None:
-    """Return the number in a file; None if there is none, such as ``max``, or no file."""
+    """Return the number in a file; None if the file is missing or has no number, but ``max``."""
     with suppress(OSError, ValueError):
         return int(path.read_text())
     return None
 
 
 def _numbers_by_name(path: Path) -> dict[str, int]:
-    """Return the lines ``name number`` of a file; none if it cannot be read."""
+    """Return the numbers in the lines ``name number`` of a file; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         lines = path.read_text().splitlines()
         return {name: int(number) for name, number in (line.split() for line in lines)}

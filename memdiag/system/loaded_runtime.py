@@ -1,6 +1,6 @@
-"""The onnxruntime that a process has loaded, found by the files that it maps.
+"""The onnxruntime that a process has loaded, by the files that it maps.
 
-A module of its own: a recording needs it at its start, and it imports nothing large.
+It is a module of its own because a recording needs it at its start: it imports nothing large.
 """
 
 import os
@@ -34,7 +34,7 @@ class LoadedRuntime(NamedTuple):
 
 
 def loaded_runtime(pid: int) -> LoadedRuntime | None:
-    """Return the onnxruntime in process `pid`; None if it has none, or cannot be read."""
+    """Return the onnxruntime in process `pid`; None if the process has none, or cannot be read."""
     try:
         maps = os.fsdecode(Path(f"/proc/{pid}/maps").read_bytes())
     except OSError:
@@ -45,8 +45,10 @@ def loaded_runtime(pid: int) -> LoadedRuntime | None:
         return None
     # The process may see other files than this one, as in a container.
     root = Path(f"/proc/{pid}/root")
-    found = [_runtime_of_library(library, root) for library in libraries]
-    return max(found, key=lambda runtime: (runtime.version is not None, runtime.build is not None))
+    runtimes = [_runtime_of_library(library, root) for library in libraries]
+    return max(
+        runtimes, key=lambda runtime: (runtime.version is not None, runtime.build is not None)
+    )
 
 
 def _runtime_of_library(library: str, root: Path) -> LoadedRuntime:
@@ -59,5 +61,5 @@ def _runtime_of_library(library: str, root: Path) -> LoadedRuntime:
                 package, version = _PACKAGE_NAME.search(text), _PACKAGE_VERSION.search(text)
                 if package and version:
                     return LoadedRuntime(version[1], package[1])
-    in_path = _VERSION_IN_NAME.search(library) or _VERSION_IN_FOLDER.search(library)
-    return LoadedRuntime(in_path[1] if in_path else None, None)
+    version_match = _VERSION_IN_NAME.search(library) or _VERSION_IN_FOLDER.search(library)
+    return LoadedRuntime(version_match[1] if version_match else None, None)

@@ -12,14 +12,14 @@ _MAX_SHARE = 0.9
 
 
 def most_available_bytes() -> int:
-    """Return the memory above which a child of this process is ended if no limit is given."""
+    """Return the bytes above which a child of this process is ended if no limit is given."""
     return round(_MAX_SHARE * available_memory_bytes())
 
 
 def total_memory_bytes(
     *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
 ) -> int:
-    """Return the memory of the machine, or the lowest limit of this process's control groups."""
+    """Return the bytes of memory of the machine, or the lowest limit of this process's groups."""
     limits = (group.limit_bytes for group in _own_groups(proc, control_groups))
     machine_bytes = int(psutil.virtual_memory().total)
     return min([machine_bytes, *(limit for limit in limits if limit is not None)])
@@ -29,12 +29,12 @@ def available_memory_bytes(
     *, proc: Path = PROC_FOLDER, control_groups: Path = CONTROL_GROUPS_FOLDER
 ) -> int:
     """Return the bytes that a child of this process can take without harm to others."""
-    available = int(psutil.virtual_memory().available)
+    available_bytes = int(psutil.virtual_memory().available)
     for group in _own_groups(proc, control_groups):
         memory = group.read()
         if memory is not None and memory.limit_bytes is not None:
-            available = min(available, memory.limit_bytes - memory.unreclaimable_bytes)
-    return available
+            available_bytes = min(available_bytes, memory.limit_bytes - memory.unreclaimable_bytes)
+    return available_bytes
 
 
 def _own_groups(proc: Path, control_groups: Path) -> list[LimitingControlGroup]:

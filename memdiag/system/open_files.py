@@ -1,4 +1,4 @@
-"""Limit of open files: a recording needs a few for each process of the program."""
+"""Limit of open files: a recording needs a few open files for each process of the program."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def max_open_files() -> Iterator[None]:
-    """Allow this process as many open files as the system permits, in the block.
+    """Allow this process as many open files as the system permits during the block.
 
     Processes that it starts in the block inherit the limit.
     """

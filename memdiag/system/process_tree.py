@@ -36,7 +36,7 @@ def process_info(pid: int) -> ProcessInfo | None:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the ids of process `pid` and of all processes below it, this process left out."""
+    """Yield the ids of process `pid` and of all processes below it, without this process."""
     pending = [pid]
     while pending:
         current = pending.pop()
@@ -47,17 +47,17 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def _child_processes(pid: int) -> list[int]:
-    """Return the ids of the children of process `pid`; none if it has ended."""
-    found: list[int] = []
+    """Return the ids of the children of process `pid`; an empty list if it has ended."""
+    children: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return found
+        return children
     for thread in threads:
         # The kernel lists children by the thread that started them.
         with suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
-    return found
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return children
 
 
 def catches_signal(pid: int, number: int) -> bool:
@@ -66,8 +66,8 @@ def catches_signal(pid: int, number: int) -> bool:
         status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
         return False
-    caught = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
-    return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
+    mask_fields = status.partition(b"\nSigCgt:")[2].split(maxsplit=1)
+    return bool(mask_fields) and bool(int(mask_fields[0], 16) >> (number - 1) & 1)
 
 
 class ProportionalMemory(NamedTuple):
@@ -78,7 +78,7 @@ class ProportionalMemory(NamedTuple):
 
 
 def proportional_memory(pid: int) -> ProportionalMemory | None:
-    """Return the proportional set and swap of process `pid`; None if they cannot be read."""
+    """Return the proportional set and the swap of process `pid`; None if they cannot be read."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
     except OSError:

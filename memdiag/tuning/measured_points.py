@@ -1,4 +1,4 @@
-"""The points that a search has measured, and what they say about combinations of options."""
+"""The points that a search has measured, and what they show about combinations of options."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -92,19 +92,19 @@ class MeasuredPoints:
     def best_believed_point(
         self, believed: Callable[[Point], bool], refuted: Set[OptionNames] | None = None
     ) -> Point:
-        """Return the point to recommend if those that are `believed` were fast enough.
+        """Return the point to recommend if the points that are `believed` were fast enough.
 
-        `refuted` points do not count; None for those that were not confirmed.
+        `refuted` are points to leave out; None for the points that were not confirmed.
         """
         refuted = self.refuted if refuted is None else refuted
-        standing = [
+        candidates = [
             msgspec.structs.replace(point, ratio=min(point.ratio, self.max_slowdown))
             if point.ratio is not None and believed(point)
             else point
             for names, point in self.by_names.items()
             if not names or names not in refuted
         ]
-        best = recommended_point(standing, self.budget, self.max_slowdown)
+        best = recommended_point(candidates, self.budget, self.max_slowdown)
         return self.by_names[frozenset(best.option_names)]
 
     def is_undecided_point(self, point: Point) -> bool:
@@ -116,7 +116,7 @@ class MeasuredPoints:
         return is_plausible(point, self.options_of(point), self.max_slowdown)
 
     def is_probably_fast(self, added: tuple[TuningOption, ...]) -> bool:
-        """Return whether a point can be used and is within `max_slowdown`, or is plausible."""
+        """Return whether the point of `added` can be used and is fast enough, or is plausible."""
         return is_probably_fast(self.by_names[option_names(added)], added, self.max_slowdown)
 
     def fits_budget(self, names: OptionNames) -> bool:
@@ -126,8 +126,8 @@ class MeasuredPoints:
 
     def has_other_fitting_point(self, names: OptionNames) -> bool:
         """Return whether a point other than that of `names`, and not refuted, fits the budget."""
-        others = self.by_names.keys() - self.refuted - {names}
-        return any(self.by_names[other].fits for other in others)
+        other_names = self.by_names.keys() - self.refuted - {names}
+        return any(self.by_names[other].fits for other in other_names)
 
     def compared_figures(
         self, added: tuple[TuningOption, ...], max_slowdown: float = inf
@@ -159,42 +159,48 @@ class MeasuredPoints:
 
     def fastest_of_too_slow(self) -> Point | None:
         """Return the fastest point that fits the budget but is too slow."""
-        slow = [
+        slow_points = [
             (ratio, point)
             for point, figures, ratio in usable_points([*self.by_names.values()])
             if ratio > self.max_slowdown and not over_budget_bytes(figures, self.budget)
         ]
-        return min(slow, key=lambda entry: entry[0])[1] if slow else None
+        return min(slow_points, key=lambda entry: entry[0])[1] if slow_points else None
 
     def smallest_of_too_slow(self) -> Point | None:
         """Return a point that is too slow and takes far less: more than a tenth less.
 
-        It is the fastest of those that take nearly as little as the smallest. With a budget there
-        is none: what fits it decides then.
+        It is the fastest of the points that take nearly as little as the smallest. With a budget
+        there is none, because the budget decides.
         """
-        slow = [
+        slow_points = [
             (peak_plus_steady(figures), ratio, point)
             for point, figures, ratio in usable_points([*self.by_names.values()])
             if ratio > self.max_slowdown and not point.undecided and not self.budget
         ]
-        chosen = self.chosen.figures
-        if not slow or chosen is None:
+        chosen_figures = self.chosen.figures
+        if not slow_points or chosen_figures is None:
             return None
-        least_bytes = min(entry[0] for entry in slow)
-        near = [entry for entry in slow if entry[0] <= _NEARLY_LEAST_RATIO * least_bytes]
-        taken_bytes, _, point = min(near, key=lambda entry: entry[1])
-        return point if taken_bytes < (1 - _FAR_LESS_SHARE) * peak_plus_steady(chosen) else None
+        least_bytes = min(entry[0] for entry in slow_points)
+        small_points = [
+            entry for entry in slow_points if entry[0] <= _NEARLY_LEAST_RATIO * least_bytes
+        ]
+        point_bytes, _, point = min(small_points, key=lambda entry: entry[1])
+        return (
+            point
+            if point_bytes < (1 - _FAR_LESS_SHARE) * peak_plus_steady(chosen_figures)
+            else None
+        )
 
     def smallest_with_more_options(self) -> Point | None:
         """Return the point with the least memory that is fast enough, if it has more options.
 
-        It has less memory than the chosen point, by too little to justify the options. With a
-        budget there is none: what fits it decides then.
+        It takes less memory than the chosen point, by too little to justify the options. With a
+        budget there is none, because the budget decides.
         """
         chosen = self.chosen
         if chosen.figures is None or self.budget:
             return None
-        smaller = [
+        smaller_points = [
             (peak_plus_steady(figures), point)
             for point, figures, ratio in usable_points([*self.by_names.values()])
             if ratio <= self.max_slowdown
@@ -203,7 +209,7 @@ class MeasuredPoints:
             if peak_plus_steady(figures) < peak_plus_steady(chosen.figures)
             if not is_worth_an_option(figures, chosen.figures)
         ]
-        return min(smaller, key=lambda entry: entry[0])[1] if smaller else None
+        return min(smaller_points, key=lambda entry: entry[0])[1] if smaller_points else None
 
     def best_undecided(self) -> Point | None:
         """Return the undecided point that would be chosen if it were known to be fast enough.

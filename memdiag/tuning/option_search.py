@@ -46,7 +46,7 @@ class OptionSearch:
     Measuring memory takes a session, and comparing latency many runs. So memory decides which
     points are compared:
 
-    1. Options that usually cost no time, and write no file, are compared all at once
+    1. All options that usually cost no time, and write no file, are compared at once
        (`combine_quick_options`), and then together with the rewritten model.
     2. In limited time fewer options of that combination are compared if they take as little
        (`_shorten_combination`).
@@ -65,17 +65,17 @@ class OptionSearch:
     9. The options of `together` are compared together, without and with a rewritten model
        (`_compare_all_together`).
     10. The best point is confirmed: measured in several processes, and compared precisely
-       (`_confirm_best_point`). If it does not stand, the smallest point that is left is compared,
-       and the next best is confirmed.
+       (`_confirm_best_point`). If it is not confirmed, the smallest point that is left is compared,
+       and then the next best point is confirmed.
 
     While the best point is searched for, some undecided points are believed to be fast enough: all,
     or the plausible ones (see `MeasuredPoints`).
 
     Comparisons before the last step are quick. With a time limit, the third step gets a third of
-    the time, begins with what estimates promise most, and compares that at once; options that save
-    nothing alone are not added. Later starts are left out if they take more than `_FAR_START_RATIO`
-    times the memory of the best combination. Points that are probably fast enough are confirmed
-    before the others. Time for the last step is reserved where it is short enough.
+    the time. It begins with the options that estimates promise most of, and compares these at once.
+    Options that save nothing alone are not added. Later starts are left out if they take more than
+    `_FAR_START_RATIO` times the memory of the best combination. Points that are probably fast
+    enough are confirmed before the others. Time is reserved for the last step if that is short.
 
     Attributes:
         point_evaluator: evaluates combinations of options.
@@ -99,7 +99,7 @@ class OptionSearch:
     report_progress: Callable[[str], None]
     report_verified: Callable[[str], None] = field(default=lambda text: None)
     together: Sequence[str] = ()
-    expected: Mapping[str, int] = field(default_factory=dict)
+    expected: dict[str, int] = field(default_factory=dict)
     end: float = inf
     setup_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
@@ -184,11 +184,11 @@ class OptionSearch:
         )
 
     def _offered_names(self) -> set[OptionNames]:
-        """Return the points that take less than the chosen one but were not compared in time."""
+        """Return the names of points that take less than the chosen one but were not compared."""
         if self.ended_by == "completion" or self._defaults_fit_budget:
             return set()
         chosen = self.measured.chosen_names
-        base = self.measured.by_names[chosen].figures or self.point_evaluator.before
+        chosen_figures = self.measured.by_names[chosen].figures or self.point_evaluator.before
         return {
             names
             for names, point in self.measured.by_names.items()
@@ -196,7 +196,7 @@ class OptionSearch:
             and point.ratio is None
             and not point.problem
             and not names <= chosen
-            and is_worth_an_option(point.figures, base)
+            and is_worth_an_option(point.figures, chosen_figures)
         }
 
     @property
@@ -235,28 +235,30 @@ class OptionSearch:
 
         Options that write a file are left out: with them the program depends on it.
         """
-        chosen = base
+        combination = base
         for option in self.usable:
             is_quick = not (option.costs_time or option.changes_values)
             if is_quick and not (
-                option.model or option.save_options or _is_option_excluded(option, chosen)
+                option.model or option.save_options or _is_option_excluded(option, combination)
             ):
-                chosen = (*chosen, option)
-        names = option_names(chosen)
+                combination = (*combination, option)
+        names = option_names(combination)
         if names == option_names(base) or names in self.measured.by_names:
             return
-        figures = self._measure_combination(chosen).figures
-        fewer = tuple(option for option in chosen if not option.shared_arena)
-        if figures is not None and base != fewer != chosen:
-            # Regions as large as requested may fit later requests worse.
-            without = self._measure_combination(fewer).figures
-            if without is not None and is_worth_an_option(without, figures):
-                chosen, figures = fewer, without
-        smallest = self.measured.best_if_fast().figures or self.point_evaluator.before
-        if figures is not None and is_worth_an_option(figures, smallest):
-            self._compare_combination(chosen)
-            if not self.measured.is_probably_fast(chosen):
-                self._compare_again(chosen)
+        figures = self._measure_combination(combination).figures
+        without_arena = tuple(option for option in combination if not option.shared_arena)
+        if figures is not None and base != without_arena != combination:
+            # Regions of the requested sizes may fit later requests worse.
+            figures_without_arena = self._measure_combination(without_arena).figures
+            if figures_without_arena is not None and is_worth_an_option(
+                figures_without_arena, figures
+            ):
+                combination, figures = without_arena, figures_without_arena
+        smallest_figures = self.measured.best_if_fast().figures or self.point_evaluator.before
+        if figures is not None and is_worth_an_option(figures, smallest_figures):
+            self._compare_combination(combination)
+            if not self.measured.is_probably_fast(combination):
+                self._compare_again(combination)
 
     def _shorten_combination(self) -> None:
         """In limited time, compare fewer options of the best combination that are as good.
@@ -265,25 +267,25 @@ class OptionSearch:
         in their order, and left out where they add nothing.
         """
         point, smallest = self.measured.best_if_fast(), self.point_evaluator.before
-        kept: tuple[TuningOption, ...] = ()
+        shorter_combination: tuple[TuningOption, ...] = ()
         for option in self.measured.options_of(point) if self.end < inf else ():
-            figures = self._measure_combination((*kept, option)).figures
+            figures = self._measure_combination((*shorter_combination, option)).figures
             if figures is None or not is_worth_an_option(figures, smallest):
                 continue
-            kept, smallest = (*kept, option), figures
+            shorter_combination, smallest = (*shorter_combination, option), figures
             if point.figures and not is_worth_an_option(point.figures, figures):
-                self._compare_combination(kept)
+                self._compare_combination(shorter_combination)
                 return
 
     def _drop_idle_options(self) -> None:
         """Compare the best combination without the options that save nothing alone."""
-        base, point = self.point_evaluator.before, self.measured.best_if_fast()
+        figures_before, point = self.point_evaluator.before, self.measured.best_if_fast()
         useful = tuple(
             option
             for option in self.measured.options_of(point)
             if option.model
-            or (alone := self.measured.figures_of((option,))) is None
-            or saves_a_little(alone, base)
+            or (single_figures := self.measured.figures_of((option,))) is None
+            or saves_a_little(single_figures, figures_before)
         )
         if not useful or len(useful) == len(point.option_names) or point.figures is None:
             return
@@ -298,9 +300,10 @@ class OptionSearch:
         enough: the search may end before its other steps.
         """
         end = self.clock() + (self._deadline - self.clock()) * _SHARE_OF_SINGLES
-        for option in sorted(
-            self.usable, key=lambda usable: (-self._promised_saving(usable), usable.costs_time)
-        ):
+        most_promising_first = sorted(
+            self.usable, key=lambda option: (-self._promised_saving(option), option.costs_time)
+        )
+        for option in most_promising_first:
             has_result = bool(self.measured.best_if_fast().option_names)
             is_wanted = self._promised_saving(option) > 0 and not has_result
             if self.clock() >= end and not is_wanted:
@@ -310,9 +313,9 @@ class OptionSearch:
                 self._compare_combination((option,))
 
     def _promised_saving(self, option: TuningOption) -> float:
-        """Return what an option is expected to save, in bytes by the effort; 0 for little.
+        """Return the bytes that an option is expected to save, by the effort; 0 if they are few.
 
-        What usually costs time counts half: about every other such option is too slow.
+        An option that usually costs time counts half: about every other such option is too slow.
         """
         saved_bytes = self.expected.get(option.name, 0)
         is_little = saved_bytes < _PROMISING_SHARE * peak_plus_steady(self.point_evaluator.before)
@@ -358,48 +361,52 @@ class OptionSearch:
             best, smallest = chosen, self.measured.compared_figures(chosen) or smallest
         return best
 
-    def _starting_combinations(self, base: Figures) -> list[tuple[TuningOption, ...]]:
+    def _starting_combinations(self, reference: Figures) -> list[tuple[TuningOption, ...]]:
         """Return the options to combine from, by memory alone.
 
         They are the best option, the best option that excludes it, and the best model if the best
         option is a setting (or the best setting if it is a model).
         """
-        quick = [each for each in self._measured_options() if not each.costs_time]
-        best = self._best_single_option(quick, base)
-        rivals = [option for option in quick if _is_option_excluded(option, best)]
+        quick_options = [option for option in self._measured_options() if not option.costs_time]
+        best = self._best_single_option(quick_options, reference)
+        excluded_options = [option for option in quick_options if _is_option_excluded(option, best)]
         is_model = any(option.model for option in best)
-        others = [option for option in quick if bool(option.model) != is_model]
+        other_options = [option for option in quick_options if bool(option.model) != is_model]
         starts = [best]
-        for among in (rivals, others):
-            start = self._best_single_option(among, base)
+        for options in (excluded_options, other_options):
+            start = self._best_single_option(options, reference)
             if start and start not in starts:
                 starts.append(start)
         return [start for start in starts if start]
 
     def _best_single_option(
-        self, among: Sequence[TuningOption], base: Figures
+        self, options: Sequence[TuningOption], reference: Figures
     ) -> tuple[TuningOption, ...]:
-        """Return the option with the least memory, in a tuple; an empty one where none helps."""
-        compared = [
+        """Return the option with the least memory, in a tuple; an empty tuple if none helps."""
+        saving_options = [
             option
-            for option in among
+            for option in options
             if (figures := self.measured.figures_of((option,))) is not None
-            and is_worth_an_option(figures, base)
+            and is_worth_an_option(figures, reference)
         ]
-        return (min(compared, key=self.measured.single_cost),) if compared else ()
+        if not saving_options:
+            return ()
+        return (min(saving_options, key=self.measured.single_cost),)
 
     def _accumulate_options(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Add options that cost no time, the most saving first, while they save memory.
 
         Where time is limited, options that save nothing alone are left out.
         """
-        base = self.point_evaluator.before
-        smallest = self.measured.figures_of(best) or base
+        figures_before = self.point_evaluator.before
+        smallest = self.measured.figures_of(best) or figures_before
         for option in sorted(self._measured_options(), key=self.measured.single_cost):
             if option in best or option.costs_time or _is_option_excluded(option, best):
                 continue
-            alone = self.measured.figures_of((option,))
-            if self.end < inf and (alone is None or not saves_a_little(alone, base)):
+            single_figures = self.measured.figures_of((option,))
+            if self.end < inf and (
+                single_figures is None or not saves_a_little(single_figures, figures_before)
+            ):
                 continue
             self._measure_combination((*best, option))
             figures = self.measured.figures_of((*best, option))
@@ -408,7 +415,7 @@ class OptionSearch:
         return best
 
     def _grow_combination(
-        self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
+        self, best: tuple[TuningOption, ...], options: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
         """Add each option in turn, the most saving first, and keep options that save more.
 
@@ -416,17 +423,19 @@ class OptionSearch:
         were measured alone are added before others are measured.
         """
         if self.end < inf:
-            measured = self._measured_options()
-            best = self._add_each_option(best, [option for option in among if option in measured])
-        for option in among:
+            measured_options = self._measured_options()
+            best = self._add_each_option(
+                best, [option for option in options if option in measured_options]
+            )
+        for option in options:
             self._measure_combination((option,))
-        return self._add_each_option(best, among)
+        return self._add_each_option(best, options)
 
     def _add_each_option(
-        self, best: tuple[TuningOption, ...], among: Sequence[TuningOption]
+        self, best: tuple[TuningOption, ...], options: Sequence[TuningOption]
     ) -> tuple[TuningOption, ...]:
         smallest = self.measured.compared_figures(best) or self.point_evaluator.before
-        for option in sorted(among, key=self.measured.single_cost):
+        for option in sorted(options, key=self.measured.single_cost):
             if option in best or _is_option_excluded(option, best):
                 continue
             self._try_combination((*best, option), smallest)
@@ -438,90 +447,97 @@ class OptionSearch:
     def _compare_smallest_option(self) -> None:
         """Compare the option with the least memory alone, to show what that costs."""
         smallest = min(self.usable, key=self.measured.single_cost, default=None)
-        base = self.chosen.figures or self.point_evaluator.before
+        reference = self.chosen.figures or self.point_evaluator.before
         if smallest is not None and self.measured.figures_of((smallest,)) is not None:
-            self._try_combination((smallest,), base)
+            self._try_combination((smallest,), reference)
 
     def _compare_all_together(self) -> None:
-        """Compare the options of `together`, alone and with those that none of them excludes."""
-        wanted = tuple(option for option in self.usable if option.name in self.together)
-        rest = (option for option in self.usable if option not in wanted)
-        every = (*wanted, *(option for option in rest if not _is_option_excluded(option, wanted)))
-        for added in (wanted, every) if wanted else ():
-            is_possible = not any(_is_option_excluded(option, added) for option in added)
-            if is_possible and self._measure_combination(added).figures is not None:
-                self._compare_combination(added)
+        """Compare the options of `together`, alone and with all options that they allow."""
+        together_options = tuple(option for option in self.usable if option.name in self.together)
+        other_options = (option for option in self.usable if option not in together_options)
+        allowed_options = (
+            option for option in other_options if not _is_option_excluded(option, together_options)
+        )
+        combinations = (together_options, (*together_options, *allowed_options))
+        for combination in combinations if together_options else ():
+            is_possible = not any(
+                _is_option_excluded(option, combination) for option in combination
+            )
+            if is_possible and self._measure_combination(combination).figures is not None:
+                self._compare_combination(combination)
 
     def _shrink_combination(self, best: tuple[TuningOption, ...]) -> tuple[TuningOption, ...]:
         """Remove the options without which the combination is as good."""
         for option in best if len(best) > 1 else ():
-            fewer = tuple(other for other in best if other is not option)
+            fewer_options = tuple(other for other in best if other is not option)
             smallest = self.measured.compared_figures(best)
-            figures = self._measure_combination(fewer).figures
+            figures = self._measure_combination(fewer_options).figures
             if smallest is None or figures is None or is_worth_an_option(smallest, figures):
                 continue
-            self._compare_combination(fewer)
-            if self.measured.compared_figures(fewer, self.max_slowdown) is not None:
-                best = fewer
+            self._compare_combination(fewer_options)
+            if self.measured.compared_figures(fewer_options, self.max_slowdown) is not None:
+                best = fewer_options
         return best
 
     def _gather_small_savings(self, best: tuple[TuningOption, ...]) -> None:
         """Add options that save a little each, which together may be worth it."""
-        taken = self.measured.compared_figures(best) or self.point_evaluator.before
+        best_figures = self.measured.compared_figures(best) or self.point_evaluator.before
         for option in self._small_saving_options(best):
             if _is_option_excluded(option, best):
                 continue
-            added = (*best, option)
-            figures = self._measure_combination(added).figures
-            if figures is not None and saves_a_little(figures, taken):
-                self._compare_combination(added)
-                if self.measured.compared_figures(added, self.max_slowdown) is not None:
-                    best, taken = added, figures
+            combination = (*best, option)
+            figures = self._measure_combination(combination).figures
+            if figures is not None and saves_a_little(figures, best_figures):
+                self._compare_combination(combination)
+                if self.measured.compared_figures(combination, self.max_slowdown) is not None:
+                    best, best_figures = combination, figures
 
     def _small_saving_options(self, best: tuple[TuningOption, ...]) -> list[TuningOption]:
         """Return the options that save something alone and are not known to fail."""
-        base = self.point_evaluator.before
+        figures_before = self.point_evaluator.before
         options = []
         for option in self.usable:
-            single = self._measure_combination((option,))
-            combined = self.measured.by_names.get(option_names((*best, option)), single)
+            single_point = self._measure_combination((option,))
+            combined_point = self.measured.by_names.get(option_names((*best, option)), single_point)
             if (
                 option in best
-                or is_failing_point(single, self.max_slowdown)
-                or is_failing_point(combined, self.max_slowdown)
+                or is_failing_point(single_point, self.max_slowdown)
+                or is_failing_point(combined_point, self.max_slowdown)
             ):
                 continue
-            if single.figures is not None and saves_a_little(single.figures, base):
+            if single_point.figures is not None and saves_a_little(
+                single_point.figures, figures_before
+            ):
                 options.append(option)
         return sorted(options, key=self.measured.single_cost)
 
     def _confirm_best_point(self) -> None:
         """Measure the best point thoroughly; if it is not confirmed, the next one.
 
-        After each that is not confirmed, the smallest point that is left is compared. A point that
-        is confirmed but turns out to exceed the budget is kept only if no other point fits.
+        After each point that is not confirmed, the smallest point that is left is compared. A point
+        that is confirmed but turns out to exceed the budget is chosen only if no other point fits.
         """
-        nearest: OptionNames | None = None
+        confirmed_names: OptionNames | None = None
         while (point := self._next_point_to_confirm()).option_names:
             names = frozenset(point.option_names)
             chosen = self.measured.options_by_names[names]
-            about_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
-            if about_s > 0:
-                about = format_duration(about_s)
-                self.report_progress(f"verifying {_joined_option_names(chosen)} (about {about})")
+            expected_s = min(self.point_evaluator.confirming_s, self.end - self.clock())
+            if expected_s > 0:
+                duration = format_duration(expected_s)
+                self.report_progress(f"verifying {_joined_option_names(chosen)} (about {duration})")
             point, is_confirmed = self.point_evaluator.confirm(point, chosen)
             self.measured.keep(point, chosen)
             if is_confirmed and (
                 self.measured.fits_budget(names) or not self.measured.has_other_fitting_point(names)
             ):
-                nearest = names
+                confirmed_names = names
                 break
-            if is_confirmed and nearest is None:
-                nearest = names
+            if is_confirmed and confirmed_names is None:
+                confirmed_names = names
             self.measured.refuted.add(names)
             self._compare_next_point()
-        if nearest is not None:
-            self.measured.confirmed = nearest
+        if confirmed_names is not None:
+            self.measured.confirmed = confirmed_names
             self.measured.keep(self.point_evaluator.defaults(), ())
 
     def _next_point_to_confirm(self) -> Point:
@@ -548,76 +564,76 @@ class OptionSearch:
         A combination that contains a combination that is probably too slow is expected to be too
         slow, too.
         """
-        base = self.point_evaluator.before
-        slow = [
+        figures_before = self.point_evaluator.before
+        slow_names = [
             names
             for names, point in self.measured.by_names.items()
             if names
             and point.ratio is not None
             and not self.measured.is_probably_fast(self.measured.options_by_names[names])
         ]
-        rest = [
+        uncompared = [
             self.measured.options_by_names[names]
             for names, point in self.measured.by_names.items()
             if point.ratio is None and point.figures is not None and not point.problem
-            if is_worth_an_option(point.figures, base)
-            if not any(combination <= names for combination in slow)
+            if is_worth_an_option(point.figures, figures_before)
+            if not any(combination <= names for combination in slow_names)
         ]
-        for chosen in sorted(rest, key=self.measured.combination_cost):
-            self._compare_combination(chosen)
-            if self.measured.compared_figures(chosen, self.max_slowdown) is not None:
+        for options in sorted(uncompared, key=self.measured.combination_cost):
+            self._compare_combination(options)
+            if self.measured.compared_figures(options, self.max_slowdown) is not None:
                 return
 
-    def _try_combination(self, added: tuple[TuningOption, ...], reference: Figures) -> None:
-        """Measure the memory with `added`; if it is less than `reference`, compare the latency too.
+    def _try_combination(self, combination: tuple[TuningOption, ...], reference: Figures) -> None:
+        """Measure the memory of `combination`; if below `reference`, compare its latency, too.
 
         It is also compared if it fits a budget that the defaults exceed, however narrowly.
         """
-        figures = self._measure_combination(added).figures
+        figures = self._measure_combination(combination).figures
         if figures is None:
             return
         exceeded = over_budget_bytes(self.point_evaluator.before, self.budget)
         if is_worth_an_option(figures, reference) or (
             exceeded and not over_budget_bytes(figures, self.budget)
         ):
-            self._compare_combination(added)
+            self._compare_combination(combination)
 
-    def _measure_combination(self, added: tuple[TuningOption, ...]) -> Point:
-        known = self.measured.by_names.get(option_names(added))
-        if known is not None:
-            return known
+    def _measure_combination(self, combination: tuple[TuningOption, ...]) -> Point:
+        known_point = self.measured.by_names.get(option_names(combination))
+        if known_point is not None:
+            return known_point
         self._check_deadline()
         untried = [
             option
             for option in self.usable
-            if option not in added and option_names((option,)) not in self.measured.by_names
+            if option not in combination and option_names((option,)) not in self.measured.by_names
         ]
-        left = f"{len(self.measured.by_names)} combinations so far"
+        progress = f"{len(self.measured.by_names)} combinations so far"
         if untried:
-            left = f"{counted(len(untried), 'option')} left"
+            progress = f"{counted(len(untried), 'option')} left"
         self.report_progress(
-            f"trying {_joined_option_names(added)} ({left},"
+            f"trying {_joined_option_names(combination)} ({progress},"
             f" {self._step_estimate.step(len(untried))})"
         )
-        return self.measured.keep(self.point_evaluator.measure(added), added)
+        return self.measured.keep(self.point_evaluator.measure(combination), combination)
 
-    def _compare_combination(self, added: tuple[TuningOption, ...]) -> None:
-        point = self.measured.by_names[option_names(added)]
+    def _compare_combination(self, combination: tuple[TuningOption, ...]) -> None:
+        point = self.measured.by_names[option_names(combination)]
         if point.ratio is None and not point.problem:
-            self.report_progress(f"comparing {_joined_option_names(added)}")
-            self.measured.keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(combination)}")
+            self.measured.keep(self.point_evaluator.compare(point, combination), combination)
             self._report_best()
 
-    def _compare_again(self, added: tuple[TuningOption, ...]) -> None:
-        """Compare a point again if its few pairs may be slower by chance.
+    def _compare_again(self, combination: tuple[TuningOption, ...]) -> None:
+        """Compare a point again if its few pairs of runs may be slower by chance.
 
-        That is if it is undecided, or if its kernels are those of the defaults.
+        This is possible if it is undecided, or if its kernels are the same as with the defaults.
         """
-        point = self.measured.by_names[option_names(added)]
-        is_doubtful = point.undecided or all(option.same_kernels for option in added)
+        point = self.measured.by_names[option_names(combination)]
+        is_doubtful = point.undecided or all(option.same_kernels for option in combination)
         if point.ratio is not None and is_doubtful and not point.problem:
-            self.report_progress(f"comparing {_joined_option_names(added)} again")
-            self.measured.keep(self.point_evaluator.compare(point, added), added)
+            self.report_progress(f"comparing {_joined_option_names(combination)} again")
+            self.measured.keep(self.point_evaluator.compare(point, combination), combination)
             self._report_best()
 
     def _report_best(self) -> None:
@@ -628,8 +644,8 @@ class OptionSearch:
         before = self.point_evaluator.before
         peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
         steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
-        chosen = " + ".join(point.option_names)
-        self.report_verified(f"{chosen}, peak {peak}, steady {steady}")
+        names_text = " + ".join(point.option_names)
+        self.report_verified(f"{names_text}, peak {peak}, steady {steady}")
 
     def _restart_step_estimate(self) -> None:
         self._step_estimate = StepEstimate(
@@ -640,18 +656,18 @@ class OptionSearch:
         # While only the defaults can be chosen, no thorough measurement is needed at the end.
         end = self._deadline if self.measured.best_if_fast().option_names else self.end
         self.point_evaluator.set_deadline(end)
-        if self.clock() + self.point_evaluator.measuring_s > end:  # what begins has to fit
+        if self.clock() + self.point_evaluator.measuring_s > end:  # no time for a measurement
             raise TimeLimitReached
 
     def _measured_options(self) -> list[TuningOption]:
         """Return the options whose memory was measured alone."""
-        known = self.measured.by_names
-        return [option for option in self.usable if option_names((option,)) in known]
+        point_by_names = self.measured.by_names
+        return [option for option in self.usable if option_names((option,)) in point_by_names]
 
 
 def _is_option_excluded(option: TuningOption, chosen: Sequence[TuningOption]) -> bool:
     """Return whether `option` cannot be combined with one of `chosen`."""
-    return any(each.name in option.excludes or option.name in each.excludes for each in chosen)
+    return any(other.name in option.excludes or option.name in other.excludes for other in chosen)
 
 
 def _joined_option_names(chosen: Sequence[TuningOption]) -> str:

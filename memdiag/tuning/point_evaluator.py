@@ -82,9 +82,9 @@ class PointEvaluator:
     def reserve_s(self, remaining_s: float) -> float:
         """Return how much of the remaining time to reserve for confirming a point.
 
-        Enough to measure its memory and the memory of the defaults again and to compare latency, as
-        precisely as half of the time allows; or for memory alone, where that takes a quarter at
-        most; otherwise nothing.
+        The reserve suffices to measure its memory and the memory of the defaults again, and to
+        compare latency as precisely as half of the time allows. If the time is too short for that,
+        it is for memory alone if that takes a quarter of the time at most, and otherwise 0.
         """
         if remaining_s == inf:
             return 0.0
@@ -168,7 +168,7 @@ class PointEvaluator:
             return self._point_with_problem(
                 point, f"it does not run: {job_error_reason(error)}"
             ), False
-        fits = self._is_within_budget(after)
+        is_within_budget = self._is_within_budget(after)
         point = msgspec.structs.replace(point, figures=after)
         is_in_time = True
         self.model_evaluator.renew_original()
@@ -181,8 +181,8 @@ class PointEvaluator:
             is_fast = is_probably_fast(point, chosen, self.max_slowdown)
         if point.problem or not is_fast:
             return point, False
-        is_needed = fits and not self._is_within_budget(before)
-        is_faster = fits and point.largest_high is not None and point.largest_high < 1
+        is_needed = is_within_budget and not self._is_within_budget(before)
+        is_faster = is_within_budget and point.largest_high is not None and point.largest_high < 1
         if not (is_needed or (self.budget and is_faster) or saves_memory(before, after)):
             if problem := exchanged_memory_text(before, after):
                 point = msgspec.structs.replace(point, problem=problem, fits=False)
@@ -271,8 +271,8 @@ class PointEvaluator:
 
     def _point_with_problem(self, point: Point, problem: str) -> Point:
         """Return `point` with a problem whose text names no temporary model."""
-        temporary = rf"{re.escape(f'{self.scratch}{os.sep}')}.*?\.(onnx|ort)(: )?"
-        text = " ".join(re.sub(temporary, "", problem).split())
+        temporary_path = rf"{re.escape(f'{self.scratch}{os.sep}')}.*?\.(onnx|ort)(: )?"
+        text = " ".join(re.sub(temporary_path, "", problem).split())
         text = self.without_hidden_names(text)
         return msgspec.structs.replace(point, problem=text, fits=False)
 

@@ -22,14 +22,14 @@ They include the rows of mapped tables that other inputs would add."""
 
 _MIN_OPTION_SAVING_BYTES = MIB // 2
 _MIN_OPTION_SAVING_SHARE = 2 * MIN_SAVING_SHARE
-"""An option is one more thing that a program sets: it has to save twice the share of a rewrite."""
+"""An option is one more setting in a program: it has to save twice the share of a rewrite."""
 
 _LITTLE_SAVING_RATIO = 1 / 2
 _EQUALLY_FAST_MARGIN = 0.03
 
 
 def over_budget_bytes(figures: Figures, budget: Mapping[str, int]) -> int:
-    """Return by how many bytes `figures` exceed `budget` in all; 0 where they fit."""
+    """Return by how many bytes `figures` exceed `budget` in all; 0 if they fit."""
     return sum(max(0, BUDGET_FIGURES[name](figures) - limit) for name, limit in budget.items())
 
 
@@ -51,8 +51,8 @@ def saves_a_little(after: Figures, before: Figures) -> bool:
 def is_plausible(point: Point, options: Sequence[TuningOption], max_slowdown: float) -> bool:
     """Return whether `point`, with `options`, is probably not slower than `max_slowdown`.
 
-    That is: it is undecided, its interval reaches 1 or less, its median exceeds 1 by at most twice
-    what `max_slowdown` does, and none of its options usually costs time.
+    It is if it is undecided, its interval reaches 1 or less, its median exceeds 1 by at most twice
+    as much as `max_slowdown`, and none of its options usually costs time.
     """
     if not point.undecided or point.low is None or point.ratio is None:
         return False
@@ -86,19 +86,19 @@ def points_with_pareto_front(points: Sequence[Point]) -> list[Point]:
     """Return the points with `on_front` set for those on a Pareto front (see `pareto_fronts`)."""
     fronts = pareto_fronts(points)
     return [
-        msgspec.structs.replace(point, on_front=any(on))
-        for point, on in zip(points, fronts, strict=True)
+        msgspec.structs.replace(point, on_front=any(point_fronts))
+        for point, point_fronts in zip(points, fronts, strict=True)
     ]
 
 
 def recommended_point(
     points: Sequence[Point], budget: Mapping[str, int], max_slowdown: float
 ) -> Point:
-    """Return the point to recommend; the defaults, the first of `points`, where none is better.
+    """Return the point to recommend; if none is better, the defaults, the first of `points`.
 
-    With a `budget` it is the fastest point that fits, or else the one nearest to the budget that is
-    within `max_slowdown`; without, the point with the least memory. Among equals the one with the
-    fewest options is preferred.
+    With a `budget` it is the fastest point that fits, or if none does, the point within
+    `max_slowdown` that is nearest to the budget. Without a budget it is the point with the least
+    memory. Among equals the point with the fewest options is preferred.
     """
     usable = usable_points(points)
     fitting = [(point, figures) for point, figures, _ in usable if point.fits]
@@ -107,22 +107,22 @@ def recommended_point(
         return _simplest_point(
             [entry for entry in fitting if entry[0].known_ratio <= fastest + _EQUALLY_FAST_MARGIN]
         )
-    within = [(point, figures) for point, figures, ratio in usable if ratio <= max_slowdown]
-    within = within or [(point, figures) for point, figures, _ in usable[:1]]
+    fast_points = [(point, figures) for point, figures, ratio in usable if ratio <= max_slowdown]
+    fast_points = fast_points or [(point, figures) for point, figures, _ in usable[:1]]
     if budget:
         return min(
-            within,
+            fast_points,
             key=lambda entry: (over_budget_bytes(entry[1], budget), len(entry[0].option_names)),
         )[0]
-    smallest = min((figures for _, figures in within), key=peak_plus_steady)
+    smallest = min((figures for _, figures in fast_points), key=peak_plus_steady)
     defaults, default_figures, _ = usable[0]
     equals = [
         (point, figures)
-        for point, figures in within
+        for point, figures in fast_points
         if not is_worth_an_option(smallest, figures)
         and (point is defaults or is_worth_an_option(figures, default_figures))
     ]
-    return _simplest_point(equals or within[:1])
+    return _simplest_point(equals or fast_points[:1])
 
 
 def _simplest_point(points: Sequence[tuple[Point, Figures]]) -> Point:
@@ -138,7 +138,7 @@ def _least_saving_bytes(before: Figures) -> int:
 
 
 def _certain_saving_bytes(after: Figures, before: Figures) -> int:
-    """Return the bytes that `after` takes less than `before`; 0 where that may be chance."""
+    """Return how many bytes less `after` takes than `before`; 0 if that may be chance."""
     saving_bytes = peak_plus_steady(before) - peak_plus_steady(after)
     if peaks_are_below(after, before) and steady_is_below(after, before):
         return saving_bytes

@@ -1,6 +1,6 @@
-"""Models that some options need, which the runtime optimized.
+"""Models that some options need: optimized by the runtime.
 
-Such models are large, so one is kept at a time.
+Such models are large, so only one is kept at a time.
 """
 
 import shutil
@@ -51,9 +51,11 @@ class PreparedModels:
             MeasurementError: the runtime could not save its optimized model, or there is no room
                 for one.
         """
-        entries = {name: text for option in chosen for name, text in option.save_options.items()}
-        if entries:
-            session = replace(job.session, options={**job.session.options, **entries})
+        save_options = {
+            name: text for option in chosen for name, text in option.save_options.items()
+        }
+        if save_options:
+            session = replace(job.session, options={**job.session.options, **save_options})
             return replace(job, model=self._optimized_model_path(replace(job, session=session)))
         return job
 
@@ -102,22 +104,22 @@ class PreparedModels:
 
 def lists_initializers(model_file: ModelFile) -> bool:
     """Return whether initializers are among the inputs because the IR version requires it."""
-    has_some = bool(model_file.graph.initializers or model_file.graph.sparse_initializers)
-    return model_file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_some
+    has_initializers = bool(model_file.graph.initializers or model_file.graph.sparse_initializers)
+    return model_file.proto.ir_version < OVERRIDABLE_SINCE_IR and has_initializers
 
 
 def remove_initializers_from_inputs(original: ModelFile, path: Path) -> None:
-    """Remove all but the required inputs of `original` from the model saved to `path`.
+    """Remove the inputs that `original` does not require from the model saved to `path`.
 
-    Only if `original` lists its initializers among them: the runtime keeps former initializers as
-    inputs, and requires the folded ones.
+    This is done only if `original` lists its initializers among its inputs: the runtime keeps
+    former initializers as inputs, and requires those that it folded.
     """
     if not lists_initializers(original):
         return
     prepared = onnx.load(path, load_external_data=False)
-    fed = {value.name for value in original.graph.required_inputs}
-    kept = [value for value in prepared.graph.input if value.name in fed]
+    required_names = {value.name for value in original.graph.required_inputs}
+    required_inputs = [value for value in prepared.graph.input if value.name in required_names]
     del prepared.graph.input[:]
-    prepared.graph.input.extend(kept)
+    prepared.graph.input.extend(required_inputs)
     prepared.ir_version = max(prepared.ir_version, OVERRIDABLE_SINCE_IR)
     onnx.save(prepared, path)

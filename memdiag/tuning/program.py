@@ -18,7 +18,7 @@ _MALLOPT_PARAMETERS = {
 """Variables of glibc that a running process can set too: numbers and names of malloc.h."""
 
 _MAX_DATA_FILES = 8
-"""So many files of weights are watched for changes."""
+"""At most this many files of weights are watched for changes."""
 
 _CPU_PROVIDERS_ARGUMENT = 'providers=["CPUExecutionProvider"]'
 
@@ -50,15 +50,15 @@ def session_program(
 
 
 def _prompt_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Yield `lines` so that they can be pasted at Python's prompt as well.
+    """Yield `lines` so that they can also be pasted at Python's prompt.
 
-    There a blank line ends an indented block, and nothing else does.
+    At the prompt only a blank line ends an indented block.
     """
     is_indented = False
     for number, line in enumerate(lines):
         if not line:
-            following = next((later for later in lines[number:] if later), "")
-            if following.startswith(" "):
+            next_line = next((candidate for candidate in lines[number:] if candidate), "")
+            if next_line.startswith(" "):
                 continue
         elif is_indented and not line.startswith((" ", ")", "]")):
             yield ""
@@ -114,19 +114,21 @@ def _allowed_latency_reason(point: Point) -> str:
 
 def _environment_lines(variables: Mapping[str, str]) -> Iterator[str]:
     """Yield code that has the effect of the `variables`; it comes first, to apply to the rest."""
-    within = {name: text for name, text in variables.items() if name in _MALLOPT_PARAMETERS}
-    for name, text in variables.items() - within.items():
+    mallopt_variables = {
+        name: text for name, text in variables.items() if name in _MALLOPT_PARAMETERS
+    }
+    for name, text in variables.items() - mallopt_variables.items():
         yield f"# Before Python starts: export {name}={text}"
-    if within:
+    if mallopt_variables:
         yield "import ctypes"
         yield ""
-        exports = " ".join(f"{name}={text}" for name, text in within.items())
+        exports = " ".join(f"{name}={text}" for name, text in mallopt_variables.items())
         yield f"# Or before Python starts: export {exports}"
         yield "libc = ctypes.CDLL(None)"
-    for name, text in within.items():
+    for name, text in mallopt_variables.items():
         number, constant = _MALLOPT_PARAMETERS[name]
         yield f"libc.mallopt({number}, {text})  # {constant}"
-    if within:
+    if mallopt_variables:
         yield ""
 
 
@@ -144,10 +146,10 @@ def _import_lines(point: Point) -> Iterator[str]:
 
 
 def _modification_time_lines(data: Sequence[str]) -> Iterator[str]:
-    """Yield code that finds out when the model was changed last, with the files of its weights.
+    """Yield code that determines when the model, or a file of its weights, was last changed.
 
-    Files that are made from the model get its time, and are made again if the times differ: that
-    theirs is newer says nothing, since a model that is copied later can have an older time.
+    Files that are made from the model get its time, and are made again if the times differ. A newer
+    time of theirs shows nothing: a model that is copied later can have an older time.
     """
     if len(data) > _MAX_DATA_FILES:
         yield f"# Only {_MAX_DATA_FILES} files of weights are watched: if another one changes,"
@@ -169,8 +171,8 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
     yield "        cpu = line"
     yield "        break"
     yield 'cpu = f"{zlib.crc32((platform.machine() + cpu).encode()):08x}"'
-    of_settings = zlib.crc32(repr((sorted(settings.items()), point.disabled_optimizers)).encode())
-    optimized = f"{PurePath(model).with_suffix('')}.{of_settings:08x}"
+    settings_hash = zlib.crc32(repr((sorted(settings.items()), point.disabled_optimizers)).encode())
+    optimized = f"{PurePath(model).with_suffix('')}.{settings_hash:08x}"
     yield f"OPTIMIZED = {optimized!r}"
     yield 'OPTIMIZED += f".{ort.__version__}-{cpu}.prepacked.onnx"'
     yield "saved = Path(OPTIMIZED)"
@@ -190,14 +192,14 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
     yield "        saving.add_session_config_entry("
     yield f'            {EXTERNAL_DATA_OPTION!r}, f"{{saved.name}}.data"'
     yield "        )"
-    created = (
+    creation = (
         f"ort.InferenceSession(MODEL, saving, {_CPU_PROVIDERS_ARGUMENT}{_disabled_argument(point)})"
     )
     if listed:
         yield "        import onnx"
         yield ""
         yield "        path = saving.optimized_model_filepath"
-        yield f"        names = {{each.name for each in {created}.get_inputs()}}"
+        yield f"        names = {{each.name for each in {creation}.get_inputs()}}"
         yield "        model = onnx.load(path, load_external_data=False)"
         yield "        inputs = [each for each in model.graph.input if each.name in names]"
         yield "        del model.graph.input[:]  # some were initializers that are folded away now"
@@ -205,7 +207,7 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
         yield f"        model.ir_version = {OVERRIDABLE_SINCE_IR}  # no longer lists initializers"
         yield "        onnx.save(model, path)"
     else:
-        yield f"        {created}"
+        yield f"        {creation}"
     yield "        for part in sorted(Path(folder).iterdir(), reverse=True):  # the model last"
     yield "            os.utime(part, (modified, modified))"
     yield "            os.replace(part, saved.with_name(part.name))"

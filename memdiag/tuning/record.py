@@ -21,7 +21,7 @@ from memdiag.verify.mapped_rows import unread_table_notes
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What was published at the end of a search.
+    """The files that were published at the end of a search.
 
     Attributes:
         remedies, output_files, kept_files, kept_bytes, is_valid, oldest_onnxruntime, oldest_reason:
@@ -82,7 +82,7 @@ def fix_record(
         only: the names of what was to be tried.
         untried: the names of the optimizers for which there was no time.
         failed_optimizers: why optimizers wrote no model, by name.
-        is_cut_short: whether rewrites or optimizers were not tried; how long they take is unknown.
+        is_cut_short: whether rewrites or optimizers were not tried, whose duration is unknown.
         notes: sentences that come before the sentences about the search.
         dimensions: the free dimensions, with the realistic sizes.
         duration_s: the duration of everything.
@@ -90,9 +90,9 @@ def fix_record(
     evaluator, chosen = search.point_evaluator, search.chosen
     evaluation = evaluator.evaluation(chosen)
     difference = evaluation.difference if evaluation else None
-    # What was not verified is no program, nor what loads a missing model.
+    # No program is printed for a point that was not verified, or for a model that is missing.
     has_program = bool(chosen.option_names) and not chosen.undecided and not published.problem
-    loaded = Path(published.output_files[0]) if published.output_files else model_file.path
+    loaded_model = Path(published.output_files[0]) if published.output_files else model_file.path
     return Fix(
         schema=FIX_SCHEMA,
         model=path_text(model_file.path),
@@ -124,7 +124,7 @@ def fix_record(
         chosen=chosen.option_names,
         measured_once=not search.measured.is_confirmed,
         sufficient_time_limit_s=None if is_cut_short else search.sufficient_time_limit_s(),
-        program=_point_program(loaded, chosen, search) if has_program else "",
+        program=_point_program(loaded_model, chosen, search) if has_program else "",
         budget=dict(search.budget),
         max_slowdown=search.max_slowdown,
         session_count=evaluator.session_count,
@@ -156,7 +156,7 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
             " printed once a longer search has decided that"
         )
     evaluation = search.point_evaluator.evaluation(chosen)
-    ratios = [at.ratio for at in evaluation.latencies] if evaluation else []
+    ratios = [comparison.ratio for comparison in evaluation.latencies] if evaluation else []
     if chosen.same_kernels and chosen.ratio is not None and chosen.ratio > search.max_slowdown:
         yield (
             "the same kernels run on the same shapes, so a latency above the allowed"
@@ -167,38 +167,38 @@ def _search_notes(search: OptionSearch) -> Iterator[str]:
             f"a run takes at most {format_duration(MAX_UNNOTICED_S)} longer: so little is ignored,"
             " even where the ratio is above the allowed one"
         )
-    if (undecided := search.measured.best_undecided()) is not None:
+    if (undecided_point := search.measured.best_undecided()) is not None:
         yield (
-            f"undecided: {_options_text(undecided)} would take {_point_sizes_text(undecided)},"
-            f" but whether it is too slow is uncertain: {_latency_interval_text(undecided)} with"
-            f" {undecided.slowest_with};"
-            f" --max-slowdown {_accepting_slowdown(undecided)} or more accepts it"
+            f"undecided: {_options_text(undecided_point)} would take"
+            f" {_point_sizes_text(undecided_point)}, but whether it is too slow is uncertain:"
+            f" {_latency_interval_text(undecided_point)} with {undecided_point.slowest_with};"
+            f" --max-slowdown {_accepting_slowdown(undecided_point)} or more accepts it"
         )
     if (
         chosen.option_names
-        and (smaller := search.measured.smallest_with_more_options()) is not None
+        and (smaller_point := search.measured.smallest_with_more_options()) is not None
     ):
         yield (
-            f"{_options_text(smaller)} takes {_point_sizes_text(smaller)}: a little less than"
-            " what was chosen, but too little for more options"
+            f"{_options_text(smaller_point)} takes {_point_sizes_text(smaller_point)}: a little"
+            " less than what was chosen, but too little for more options"
         )
-    if (slower := search.measured.smallest_of_too_slow()) is not None:
+    if (slower_point := search.measured.smallest_of_too_slow()) is not None:
         yield (
-            f"slower: {_options_text(slower)} would take {_point_sizes_text(slower)} at"
-            f" {_latency_interval_text(slower)}; --max-slowdown {_accepting_slowdown(slower)} or"
-            " more accepts it"
+            f"slower: {_options_text(slower_point)} would take {_point_sizes_text(slower_point)} at"
+            f" {_latency_interval_text(slower_point)};"
+            f" --max-slowdown {_accepting_slowdown(slower_point)} or more accepts it"
         )
     if search.ended_by != "completion":
         is_limit = search.ended_by == "time_limit"
-        ended = "the time limit ended the search" if is_limit else "the search was interrupted"
-        yield f"{ended}; the result is the best so far"
+        reason = "the time limit ended the search" if is_limit else "the search was interrupted"
+        yield f"{reason}; the result is the best so far"
     if search.budget and not chosen.fits:
-        slower = search.measured.fastest_of_too_slow()
-        if slower is not None:
+        slower_point = search.measured.fastest_of_too_slow()
+        if slower_point is not None:
             yield (
-                f"{_options_text(slower)} would fit the budget at"
-                f" {_latency_interval_text(slower)};"
-                f" --max-slowdown {_accepting_slowdown(slower)} or more accepts it"
+                f"{_options_text(slower_point)} would fit the budget at"
+                f" {_latency_interval_text(slower_point)};"
+                f" --max-slowdown {_accepting_slowdown(slower_point)} or more accepts it"
             )
     if chosen.run_options:
         yield "the saving needs the run options: pass them to every session.run"
@@ -230,9 +230,11 @@ def _point_sizes_text(point: Point) -> str:
 
 def _point_program(model: Path, point: Point, search: OptionSearch) -> str:
     with open_model(model) as model_file:
-        listed = lists_initializers(model_file)
-        external = [weight for weight in model_file.weights if weight.storage == "external"]
-        data = sorted({weight.file for weight in external if weight.file is not None})
+        lists_weights = lists_initializers(model_file)
+        external_weights = [weight for weight in model_file.weights if weight.storage == "external"]
+        data_files = sorted({weight.file for weight in external_weights if weight.file is not None})
     options = search.measured.options_of(point)
     caveats = {option.name: option.caveat for option in options if option.caveat}
-    return session_program(path_text(model), point, data=data, listed=listed, caveats=caveats)
+    return session_program(
+        path_text(model), point, data=data_files, listed=lists_weights, caveats=caveats
+    )

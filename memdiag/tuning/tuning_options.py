@@ -39,7 +39,6 @@ _LIBRARY_FOLDERS = (
     "/usr/local/lib",
 )
 
-
 _EXCLUSIVE_GROUPS = (
     {"arena-off", "arena-shrinkage"},
     {"arena-off", "mmap-threshold"},
@@ -128,7 +127,7 @@ class TuningOption:
         is_available: whether a release of onnxruntime, and this machine, have the option.
         is_relevant: whether the option can make a difference to a job: by default, to any that is
             not for the memory on a GPU.
-        needs: what the machine and the job must have, in a few words; empty if that is obvious.
+        needs: requirements on the machine and the job, in a few words; empty if they are obvious.
     """
 
     name: str

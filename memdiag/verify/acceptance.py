@@ -21,7 +21,7 @@ def is_worth_it(
     comparisons: LatencyComparisons,
     before_comparisons: LatencyComparisons,
 ) -> bool:
-    """Return whether a change saves memory; or disk space or much time without taking more memory.
+    """Return whether a change saves memory, or else disk space or much time without more memory.
 
     `before_comparisons` compare the model before the change, `comparisons` the model after it, each
     with the original.
@@ -38,12 +38,12 @@ def saves_memory_or_disk(before: Figures, after: Figures) -> bool:
 
 
 def saves_memory(before: Figures, after: Figures) -> bool:
-    """Return whether `after` certainly takes less at the peak or steadily, and at neither more.
+    """Return whether `after` certainly takes less at the peak or steadily, and more at neither.
 
-    Beyond doubt is what exceeds the spread of both, a hundredth of the peak, and 1 MiB; where a
-    twentieth of the peak is less than that, it is that twentieth, but at least half a MiB. The
-    spread does not matter where every process took less after the change than any before it: what
-    malloc retains of some models differs by half from one process to the next.
+    A difference is certain if it exceeds the spread of both, a hundredth of the peak, and 1 MiB. If
+    a twentieth of the peak is less than 1 MiB, that replaces the 1 MiB, but it is at least half a
+    MiB. The spread does not matter if every process took less after the change than any process
+    before it: for some models the memory that malloc retains differs by half between processes.
     """
     is_gained = any(gain > doubt for gain, doubt in _gains_and_doubts(before, after))
     return is_gained and not _has_certain_growth(before, after)
@@ -52,22 +52,23 @@ def saves_memory(before: Figures, after: Figures) -> bool:
 def is_faster(comparisons: LatencyComparisons, before: LatencyComparisons) -> bool:
     """Return whether a model is faster beyond doubt with some inputs, and slower with none.
 
-    `before` are the comparisons of the model that was changed; both are with the original. Fixes of
-    lost time need it, such as `flush-denormals`.
+    `before` are the comparisons of the model before the change. Both are with the original.
+    Rewrites that save time, such as `flush-denormals`, are accepted because of it.
     """
     ratios_before = {name: comparison.ratio for name, comparison in before}
     pairs = [(comparison.ratio, ratios_before.get(name)) for name, comparison in comparisons]
-    faster = any(
-        new.high < _CLEARLY_FASTER_RATIO * (old.low if old is not None else 1.0)
-        for new, old in pairs
+    has_gain = any(
+        ratio.high < _CLEARLY_FASTER_RATIO * (ratio_before.low if ratio_before is not None else 1.0)
+        for ratio, ratio_before in pairs
     )
-    return faster and all(
-        new.median <= (old.median if old is not None else 1.0) for new, old in pairs
+    return has_gain and all(
+        ratio.median <= (ratio_before.median if ratio_before is not None else 1.0)
+        for ratio, ratio_before in pairs
     )
 
 
 def slowness_text(comparisons: LatencyComparisons, limit: float) -> str | None:
-    """Return with which inputs a model is slower by more than `limit`; None where with none."""
+    """Return with which inputs a model is slower by more than `limit`; None if there are none."""
     for name, comparison in comparisons:
         if comparison.is_slower(limit):
             return f"slower: {_ratio_interval_text(comparison)} with {name}"
@@ -75,19 +76,19 @@ def slowness_text(comparisons: LatencyComparisons, limit: float) -> str | None:
 
 
 def takes_less_memory(first: Figures, second: Figures, *, least_share: float = 0.0) -> bool | None:
-    """Return whether `first` takes less memory than `second`; None where that is not certain.
+    """Return whether `first` takes less memory than `second`; None if that is not certain.
 
     Anonymous memory decides, then all memory at the steady state, then the peak. A difference
     below `least_share` of the larger peak does not count.
     """
     peak_bytes = max(first.peak_bytes, second.peak_bytes)
     floor = max(_chance_floor_bytes(peak_bytes), round(least_share * peak_bytes))
-    steady = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
-    peak = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
+    steady_doubt = max(floor, first.steady_spread_bytes, second.steady_spread_bytes)
+    peak_doubt = max(floor, first.peak_spread_bytes, second.peak_spread_bytes)
     for first_bytes, second_bytes, doubt_bytes in (
-        (first.anonymous_bytes, second.anonymous_bytes, steady),
-        (first.steady_bytes, second.steady_bytes, steady),
-        (first.peak_bytes, second.peak_bytes, peak),
+        (first.anonymous_bytes, second.anonymous_bytes, steady_doubt),
+        (first.steady_bytes, second.steady_bytes, steady_doubt),
+        (first.peak_bytes, second.peak_bytes, peak_doubt),
     ):
         if abs(first_bytes - second_bytes) > doubt_bytes:
             return first_bytes < second_bytes
@@ -101,23 +102,25 @@ def takes_less_time(first: LatencyComparisons, second: LatencyComparisons) -> bo
     """
     ratios = {name: comparison.ratio for name, comparison in second}
     pairs = [(comparison.ratio, ratios[name]) for name, comparison in first if name in ratios]
-    wins = any(_is_ratio_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
-    losses = any(_is_ratio_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs)
-    return None if wins == losses else wins
+    has_win = any(_is_ratio_below(first_ratio, second_ratio) for first_ratio, second_ratio in pairs)
+    has_loss = any(
+        _is_ratio_below(second_ratio, first_ratio) for first_ratio, second_ratio in pairs
+    )
+    return None if has_win == has_loss else has_win
 
 
 def exchanged_memory_text(before: Figures, after: Figures) -> str:
-    """Return that the peak falls beyond doubt and the steady memory grows, or the reverse.
+    """Return a clause that the peak certainly falls and the steady memory grows, or the reverse.
 
-    Empty if not one falls while the other grows.
+    Empty if neither is the case.
     """
-    peak, steady = (
+    peak_sign, steady_sign = (
         (gain > 0) - (gain < 0) if abs(gain) > doubt else 0
         for gain, doubt in _gains_and_doubts(before, after)
     )
-    if peak * steady >= 0:
+    if peak_sign * steady_sign >= 0:
         return ""
-    falling, growing = ("peak", "steady memory") if peak > 0 else ("steady memory", "peak")
+    falling, growing = ("peak", "steady memory") if peak_sign > 0 else ("steady memory", "peak")
     return f"the {falling} falls, but the {growing} grows"
 
 
@@ -135,8 +138,10 @@ def memory_beside(best: Figures, other: Figures) -> str:
     return f"peak {peak}, steady {steady}"
 
 
-def _ratio_interval_text(found: LatencyComparison) -> str:
-    return f"{found.ratio.median:.2f} × ({found.ratio.low:.2f}–{found.ratio.high:.2f})"
+def _ratio_interval_text(comparison: LatencyComparison) -> str:
+    return (
+        f"{comparison.ratio.median:.2f} × ({comparison.ratio.low:.2f}–{comparison.ratio.high:.2f})"
+    )
 
 
 def _has_certain_growth(before: Figures, after: Figures) -> bool:
@@ -146,14 +151,14 @@ def _has_certain_growth(before: Figures, after: Figures) -> bool:
 def _gains_and_doubts(before: Figures, after: Figures) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the bytes saved at peak and steady state, each with the bytes that may be chance."""
     floor = _chance_floor_bytes(before.peak_bytes)
-    peak = steady = floor
+    peak_doubt = steady_doubt = floor
     if not peaks_are_below(after, before):
-        peak = max(floor, before.peak_spread_bytes, after.peak_spread_bytes)
+        peak_doubt = max(floor, before.peak_spread_bytes, after.peak_spread_bytes)
     if not steady_is_below(after, before):
-        steady = max(floor, before.steady_spread_bytes, after.steady_spread_bytes)
+        steady_doubt = max(floor, before.steady_spread_bytes, after.steady_spread_bytes)
     return (
-        (before.peak_bytes - after.peak_bytes, peak),
-        (before.steady_bytes - after.steady_bytes, steady),
+        (before.peak_bytes - after.peak_bytes, peak_doubt),
+        (before.steady_bytes - after.steady_bytes, steady_doubt),
     )
 
 
@@ -171,8 +176,8 @@ def steady_is_below(first: Figures, second: Figures) -> bool:
 
 def _chance_floor_bytes(*peaks: int) -> int:
     largest = max(peaks)
-    for_small = max(_MIN_SMALL_SAVING_BYTES, round(_MIN_SMALL_SAVING_SHARE * largest))
-    return max(min(_MIN_CERTAIN_SAVING_BYTES, for_small), round(MIN_SAVING_SHARE * largest))
+    small_floor = max(_MIN_SMALL_SAVING_BYTES, round(_MIN_SMALL_SAVING_SHARE * largest))
+    return max(min(_MIN_CERTAIN_SAVING_BYTES, small_floor), round(MIN_SAVING_SHARE * largest))
 
 
 def _is_ratio_below(first: LatencyRatio, second: LatencyRatio) -> bool:

@@ -40,7 +40,7 @@ factor: those of a model exactly at the limit do so with a probability below 1/1
 
 _REST_S = 0.05
 """After a run the threads of a session spin for tens of milliseconds, which slows the other session
-down: without a rest, two equal sessions were measured to differ by a factor of two."""
+down: without a rest, two equal sessions differed by a factor of two in measurements."""
 
 
 class LatencyComparison(NamedTuple):
@@ -96,29 +96,28 @@ def compare_latency(
     """Run two sessions alternately with inputs number `feeds`, `pairs` times or for `max_s`.
 
     In its turn a session rests, runs a few times to warm up, and is then timed: the fastest of its
-    runs counts, which was disturbed least. The session that goes first alternates, so that drift of
-    the machine affects both. `min_pairs` pairs are run (or `pairs`, if that is less) whatever they
-    take.
-    With a `limit` the comparison ends at the first of `CHECKPOINTS` that decides whether the ratio
-    is above it, or after four pairs that all are clearly above.
+    runs counts, because it was disturbed least. The session that goes first alternates, so that
+    drift of the machine affects both. `min_pairs` pairs are run (or `pairs`, if that is less),
+    however long they take. With a `limit` the comparison ends at the first of `CHECKPOINTS` that
+    decides whether the ratio is above it, or after four pairs that are all clearly above.
 
-    With `then`, a turn is one run with the inputs of `feeds` and of each index of `then`, and the
-    sum counts: what a change of sizes costs is in no run of inputs that stay the same.
+    With `then`, a turn is one run with the inputs of `feeds` and with each index of `then`, and the
+    sum counts: runs with the same inputs do not show what a change of sizes costs.
 
     Contents that may vary change before each run, in the same way in both sessions.
 
     Raises:
         MeasurementError: a model fails.
     """
-    both = (before, after)
-    for server in both:
+    servers = (before, after)
+    for server in servers:
         server.restart_inputs()
     if then:
         turn = _several_inputs_turn((feeds, *then))
-        for server in both:
+        for server in servers:
             turn(server)
     else:
-        turn = _single_input_turn(both, feeds)
+        turn = _single_input_turn(servers, feeds)
     started = clock()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number in range(pairs):
@@ -128,26 +127,26 @@ def compare_latency(
             break
         for index in (0, 1) if number % 2 == 0 else (1, 0):
             rest(_REST_S)
-            seconds[index].append(turn(both[index]))
+            seconds[index].append(turn(servers[index]))
     return _latency_comparison(seconds)
 
 
 def comparison_duration_s(
     run_s: Sequence[float], *, pairs: int, max_s: float = MAX_COMPARISON_S
 ) -> float:
-    """Return the expected duration of a comparison of two models as fast as each other.
+    """Return the expected duration, in seconds, of a comparison of two equally fast models.
 
-    `run_s` is the duration of a run: of one set of inputs, or of each of several in turn. Whether a
-    limit is decided earlier is unknown.
+    `run_s` is the duration of a run with one set of inputs, or with each of several in turn. A
+    limit may be decided earlier.
     """
     if len(run_s) == 1:
-        warm, timed = _runs_per_turn(run_s[0])
-        turn_s = _REST_S + (warm + timed) * run_s[0]
+        warm_runs, timed_runs = _runs_per_turn(run_s[0])
+        turn_s = _REST_S + (warm_runs + timed_runs) * run_s[0]
     else:
         turn_s = _REST_S + sum(run_s)
-    in_budget = ceil(max_s / (2 * turn_s))
+    pairs_in_time = ceil(max_s / (2 * turn_s))
     # Both models warm up for about a turn.
-    return 2 * turn_s * (1 + min(pairs, max(MIN_PAIRS, in_budget)))
+    return 2 * turn_s * (1 + min(pairs, max(MIN_PAIRS, pairs_in_time)))
 
 
 def _is_decided(
@@ -168,29 +167,29 @@ def _latency_comparison(seconds: tuple[Sequence[float], Sequence[float]]) -> Lat
 
 
 def _single_input_turn(
-    both: Sequence[SessionServer], feeds: int
+    servers: Sequence[SessionServer], feeds: int
 ) -> Callable[[SessionServer], float]:
-    """Return a function that returns the fastest of a few runs, after warm-up runs."""
-    longest = max(max(server.run(feeds)) for server in both)
-    if longest <= _LONG_RUN_S:
-        for server in both:
+    """Return a function that returns the seconds of the fastest of a few runs, after a warm-up."""
+    longest_s = max(max(server.run(feeds)) for server in servers)
+    if longest_s <= _LONG_RUN_S:
+        for server in servers:
             server.run(feeds, _WARM_RUNS - 1)
-        longest = max(max(server.run(feeds)) for server in both)
-    warm, timed = _runs_per_turn(longest)
-    return lambda server: min(server.run(feeds, warm + timed)[warm:])
+        longest_s = max(max(server.run(feeds)) for server in servers)
+    warm_runs, timed_runs = _runs_per_turn(longest_s)
+    return lambda server: min(server.run(feeds, warm_runs + timed_runs)[warm_runs:])
 
 
 def _runs_per_turn(longest_s: float) -> tuple[int, int]:
     """Return how many warm-up runs and timed runs a turn has if a run takes up to `longest_s`."""
-    timed = (
+    timed_runs = (
         max(1, min(_MAX_TURN_RUNS, int(_TURN_S / longest_s))) if longest_s > 0 else _MAX_TURN_RUNS
     )
-    warm = _WARM_RUNS if timed > 1 else int(longest_s <= _LONG_RUN_S)
-    return warm, timed
+    warm_runs = _WARM_RUNS if timed_runs > 1 else int(longest_s <= _LONG_RUN_S)
+    return warm_runs, timed_runs
 
 
 def _several_inputs_turn(feeds: Sequence[int]) -> Callable[[SessionServer], float]:
-    """Return a function that returns the sum of one run with each of `feeds`."""
+    """Return a function that returns the sum of the seconds of one run with each of `feeds`."""
     return lambda server: sum(server.run(index)[0] for index in feeds)
 
 

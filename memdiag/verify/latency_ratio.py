@@ -34,6 +34,9 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> LatencyRati
 
     It comes with the interval of the median (see `median_interval`) at `CHECKPOINT_CONFIDENCE`,
     because the interval is looked at after 8, 16, 32 and more pairs.
+
+    Raises:
+        ValueError: no pair has a time above 0.
     """
     ratios = [new / old for old, new in zip(before, after, strict=True) if old > 0]
     if not ratios:
@@ -54,7 +57,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     outside = 0.0
     rank = 0
     count = len(ordered)
-    # The rank-th smallest and largest enclose the median, unless fewer than `rank` are on a side.
+    # The rank-th smallest and largest value enclose the median, unless fewer than `rank` values are
+    # on one of its sides.
     while rank < count // 2:
         outside += 2 * comb(count, rank) / 2**count
         if outside > 1 - confidence:

@@ -1,7 +1,7 @@
-"""Tables, such as embeddings, that are mapped and read row by row: which rows no run has read.
+"""Tables that are mapped and read row by row, such as embeddings: which rows no run has read.
 
-A page of a mapped file is resident once it was read. So the memory of a process contains the rows
-that its inputs used, and grows as other inputs use other rows.
+A page of a mapped file is resident once it has been read. So the memory of a process contains the
+rows that its inputs used, and grows when other inputs use other rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,11 +43,11 @@ def row_tables(model: Path) -> tuple[RowTable, ...]:
 
 @lru_cache(maxsize=8)
 def _cached_row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
-    """Return the tables of `row_tables`; `modified_ns` makes the cache forget another version."""
+    """Return the tables of `row_tables`; with another `modified_ns` they are read again."""
     with open_model(model) as model_file:
         if model_file.is_ort_format:
             return ()
-        index = GraphIndex(model_file)
+        graphs = GraphIndex(model_file)
         return tuple(
             RowTable((model.parent / weight.file).resolve(), weight.offset, weight.nbytes)
             for weight in model_file.weights
@@ -56,7 +56,7 @@ def _cached_row_tables(model: Path, modified_ns: int) -> tuple[RowTable, ...]:
             if any(
                 not reader.path
                 and reader.input_index in _ROW_TABLE_INPUTS.get(reader.node.op_type, ())
-                for reader in find_readers(index, weight)
+                for reader in find_readers(graphs, weight)
             )
         )
 
@@ -89,11 +89,11 @@ def _table_mappings(space: AddressSpace, table: RowTable) -> Iterator[tuple[int,
             yield start, start + table.nbytes
 
 
-def unread_table_notes(unread: int) -> tuple[str, ...]:
-    """Return the sentence on `unread` bytes of tables; none if they are few."""
-    if unread < MIB:
+def unread_table_notes(unread_bytes: int) -> tuple[str, ...]:
+    """Return the sentence on `unread_bytes` bytes of tables; none if they are few."""
+    if unread_bytes < MIB:
         return ()
     return (
-        f"embeddings are mapped from the file and read row by row: {format_size(unread)} of their"
-        " rows were used by no measured input, and take memory once other inputs use them",
+        f"embeddings are mapped from the file and read row by row: {format_size(unread_bytes)} of"
+        " their rows were used by no measured input, and take memory once other inputs use them",
     )

@@ -39,7 +39,7 @@ class JobError(MeasurementError):
 
 
 def job_error_reason(error: MemdiagError) -> str:
-    """Return why a changed model does not run: the advice is for models of the user."""
+    """Return why a changed model does not run, without advice, which is for models of users."""
     return error.reason if isinstance(error, JobError) else str(error)
 
 
@@ -69,21 +69,22 @@ def measure_once(job: Job) -> MeasuredProcess:
     for _ in range(MAX_TRIES):
         job.limits.deadline.check()
         meter = _device_meter(job)
-        seen, unread = _measurement_with_unread(job, meter)
-        if seen.interrupted:
+        measurement, unread_bytes = _measurement_with_unread(job, meter)
+        if measurement.interrupted:
             raise KeyboardInterrupt
-        if seen.outcome.cause != "sigkill":
+        if measurement.outcome.cause != "sigkill":
             break
-    if seen.outcome.status == "timeout":
+    if measurement.outcome.status == "timeout":
         job.limits.deadline.check()
-    if not seen.outcome.completed or seen.baseline is None:
-        outcome = seen.outcome
+    if not measurement.outcome.completed or measurement.baseline is None:
+        outcome = measurement.outcome
         raise JobError(
             job,
             f"{outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}",
             _OUTCOME_ADVICE.get(outcome.status, ""),
         )
-    return MeasuredProcess(seen, unread, None if meter is None else meter.figures(seen))
+    device = None if meter is None else meter.figures(measurement)
+    return MeasuredProcess(measurement, unread_bytes, device)
 
 
 def _device_meter(job: Job) -> "DeviceMeter | None":
@@ -99,17 +100,20 @@ def _device_meter(job: Job) -> "DeviceMeter | None":
 def _measurement_with_unread(job: Job, meter: "DeviceMeter | None") -> tuple[Measurement, int]:
     # Tables that a device reads are on the device.
     tables = () if job.records_device else row_tables(job.model)
-    unread = 0
+    unread_bytes = 0
 
-    def read(pause: ChildPause) -> None:
-        nonlocal unread
+    def read_unread_bytes(pause: ChildPause) -> None:
+        nonlocal unread_bytes
         if isinstance(pause, AtSteady):
-            unread = unread_row_bytes(pause.pid, tables)
+            unread_bytes = unread_row_bytes(pause.pid, tables)
 
-    on_device_event = None if meter is None else meter.add_event
-    child = MeasuredChild(job, read if tables else None, on_device_event=on_device_event)
+    child = MeasuredChild(
+        job,
+        read_unread_bytes if tables else None,
+        on_device_event=None if meter is None else meter.add_event,
+    )
     measurement = child.run()
-    return measurement, unread
+    return measurement, unread_bytes
 
 
 def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredProcess]]:
@@ -118,12 +122,12 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
     Raises:
         JobError: a run did not complete.
     """
-    seen: list[list[MeasuredProcess]] = [[] for _ in jobs]
+    processes: list[list[MeasuredProcess]] = [[] for _ in jobs]
     for turn in range(times):
         order = range(len(jobs)) if turn % 2 == 0 else reversed(range(len(jobs)))
         for index in order:
-            seen[index].append(measure_once(jobs[index]))
-    return seen
+            processes[index].append(measure_once(jobs[index]))
+    return processes
 
 
 def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
@@ -132,12 +136,12 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
     Memory is that on the GPU if the processes recorded it; otherwise it is above the baseline of
     each process.
     """
-    measurements = [memory.measurement for memory in measured]
+    measurements = [process.measurement for process in measured]
     peaks = [*map(_peak_bytes, measured)]
     steady, anonymous, files = zip(*map(_steady_bytes, measured), strict=True)
     retained = [
-        memory.measurement.allocator_retained_bytes or 0 if memory.device is None else 0
-        for memory in measured
+        process.measurement.allocator_retained_bytes or 0 if process.device is None else 0
+        for process in measured
     ]
     latencies = [run.latency_s for measurement in measurements for run in measurement.runs]
     return Figures(
@@ -153,7 +157,7 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
         lowest_peak_bytes=min(peaks),
         lowest_steady_bytes=min(steady),
         retained_bytes=round(median(retained)),
-        unread_table_bytes=round(median(memory.unread_table_bytes for memory in measured)),
+        unread_table_bytes=round(median(process.unread_table_bytes for process in measured)),
     )
 
 
@@ -172,21 +176,21 @@ def _steady_bytes(process: MeasuredProcess) -> tuple[int, int, int]:
 
 def _peak_above_baseline(measurement: Measurement) -> int:
     assert measurement.baseline is not None
-    later = [phase.peak_rss_bytes for phase in measurement.phases if phase.name != "start"]
-    return max(later, default=measurement.baseline.rss_bytes) - measurement.baseline.rss_bytes
+    peaks = [phase.peak_rss_bytes for phase in measurement.phases if phase.name != "start"]
+    return max(peaks, default=measurement.baseline.rss_bytes) - measurement.baseline.rss_bytes
 
 
 def _steady_above_baseline(measurement: Measurement) -> tuple[int, int, int]:
     """Return the resident, anonymous and other bytes above the baseline at the steady state.
 
-    Without runs it is the end of session creation. Systems that do not split the resident set count
-    it all as anonymous. The others are file-backed and shared: the system counts pages of a file on
-    a tmpfs as shared memory.
+    Without runs it is the end of session creation. If the system does not split the resident set,
+    all of it counts as anonymous. The other bytes are file-backed or shared: the system counts
+    pages of a file on a tmpfs as shared memory.
     """
-    base, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
-    assert base is not None
-    resident = end.rss_bytes - base.rss_bytes
-    if end.anonymous_bytes is None or base.anonymous_bytes is None:
-        return resident, resident, 0
-    anonymous = end.anonymous_bytes - base.anonymous_bytes
-    return resident, anonymous, resident - anonymous
+    baseline, end = measurement.baseline, measurement.steady or measurement.phases[-1].end
+    assert baseline is not None
+    resident_bytes = end.rss_bytes - baseline.rss_bytes
+    if end.anonymous_bytes is None or baseline.anonymous_bytes is None:
+        return resident_bytes, resident_bytes, 0
+    anonymous_bytes = end.anonymous_bytes - baseline.anonymous_bytes
+    return resident_bytes, anonymous_bytes, resident_bytes - anonymous_bytes

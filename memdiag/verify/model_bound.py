@@ -1,4 +1,4 @@
-"""How far outputs of a model may differ if the order of its sums changes."""
+"""How much outputs of a model may differ if the order of its sums changes."""
 
 from math import prod
 

@@ -31,7 +31,7 @@ from memdiag.verify.step_estimate import DurationRatio
 
 _ORIGINAL_PROCESSES = 3
 _MAX_PROCESS_SHARE = 1 / 20
-"""Share of the time left that a process of the original may take if another one is to follow."""
+"""Share of the remaining time that a process of the original may take if another is to follow."""
 
 _CONFIRMING_S = 60.0
 """Maximum duration of a comparison that has to confirm that a model is slower."""
@@ -178,7 +178,7 @@ class ModelEvaluator:
     @property
     def further_sizes(self) -> tuple[str, ...]:
         """The sizes of inputs after the first ones, as text."""
-        return tuple(dict.fromkeys(each.sizes for each in self._input_sets))[1:]
+        return tuple(dict.fromkeys(inputs.sizes for inputs in self._input_sets))[1:]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -211,10 +211,11 @@ class ModelEvaluator:
         return bound.with_tf32() if rounds else bound
 
     def renew_original(self) -> None:
-        """Compare from now on with another session of the original.
+        """Compare with a new session of the original from now on.
 
-        One session of a model may be slower than another for its whole life. It favours each model
-        that is compared with it, so that the best of them is confirmed with another one.
+        One session of a model may be slower than another for its whole life. Such a session of the
+        original favours each model that is compared with it, so that the best model is confirmed
+        with another session.
         """
         self._needs_restart = True
 
@@ -231,18 +232,18 @@ class ModelEvaluator:
 
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
         of the timed inputs, and with a `limit` only until it is decided whether the model is slower
-        by more than that. A model that seems to be is compared again in new sessions, by CPU time
-        unless it has another number of threads or runs on a GPU, and that result counts: one
-        session of a model may be faster than another of the same model for its whole life, and CPU
-        time depends less on what else the machine does. Only if the wall clock shows in two pairs
-        of sessions that the model is slower, it is slower whatever its CPU time. Inputs after the
-        first with which the model is slower are not compared.
+        by more than that. A model that seems to be slower is compared again in new sessions, and
+        that result counts. It is by CPU time, unless the model has another number of threads or
+        runs on a GPU: one session of a model may be faster than another of the same model for its
+        whole life, and CPU time depends less on what else the machine does. If the wall clock shows
+        in two pairs of sessions that the model is slower, it is slower, whatever its CPU time.
+        Inputs after the first with which the model is slower are not compared.
 
-        With `is_quick` only the first timed inputs are compared, and where time allows those of the
-        other sizes in turn; nothing is confirmed in new sessions.
+        With `is_quick` only the first timed inputs are compared and, if there is time, the inputs
+        of the other sizes in turn; nothing is confirmed in new sessions.
 
-        Where a time limit is near, the comparisons share the remaining time: fewer pairs decide
-        more often than none.
+        Near a time limit the comparisons share the remaining time: a few pairs decide more often
+        than none.
 
         If the session of the original has ended, which is no fault of the other model, everything
         is compared once more.
@@ -264,8 +265,8 @@ class ModelEvaluator:
                 # The original's session may answer late.
                 self._needs_restart = True
                 if is_again or not has_original_failed:
-                    what = "cannot be compared" if has_original_failed else "does not run"
-                    return ModelEvaluation(problem=f"it {what}: {error}")
+                    failure = "cannot be compared" if has_original_failed else "does not run"
+                    return ModelEvaluation(problem=f"it {failure}: {error}")
                 is_again = True
             except BaseException:
                 # The answer to an interrupted request would be read as that to the next request.
@@ -281,32 +282,36 @@ class ModelEvaluator:
             MeasurementError: the session of the model or of the original failed.
         """
         may_confirm = limit is not None and not is_quick
-        latency_of: dict[_TimedInputs, LatencyComparison] = {}
+        comparison_by_inputs: dict[_TimedInputs, LatencyComparison] = {}
         worst: Difference | None = None
-        rest = self._quick_inputs() if is_quick else self._timed
-        while rest:
+        remaining_inputs = self._quick_inputs() if is_quick else self._timed
+        while remaining_inputs:
             if self._needs_restart:
                 self._restart_original()
             with self._started_session(job) as server:
-                if not latency_of:
+                if not comparison_by_inputs:
                     problem, worst = self._reference.check(server, bound)
                     if problem is not None:
                         return ModelEvaluation(problem=problem, difference=worst)
-                compared = self._timed_comparisons(
+                new_comparisons = self._timed_comparisons(
                     server,
-                    rest,
+                    remaining_inputs,
                     pairs=pairs,
                     limit=limit,
                     is_quick=is_quick,
                     may_confirm=may_confirm,
                 )
-            rest = rest[len(compared) :]
+            remaining_inputs = remaining_inputs[len(new_comparisons) :]
             if limit is not None and may_confirm:
-                compared |= self._confirmed_comparisons(job, compared, limit)
-            latency_of |= compared
-            if limit is not None and any(timed.is_slower(limit) for timed in compared.values()):
+                new_comparisons |= self._confirmed_comparisons(job, new_comparisons, limit)
+            comparison_by_inputs |= new_comparisons
+            if limit is not None and any(
+                timed.is_slower(limit) for timed in new_comparisons.values()
+            ):
                 break
-        comparisons = tuple((inputs.name, comparison) for inputs, comparison in latency_of.items())
+        comparisons = tuple(
+            (inputs.name, comparison) for inputs, comparison in comparison_by_inputs.items()
+        )
         return ModelEvaluation(problem=None, difference=worst, comparisons=comparisons)
 
     def measure(self, job: Job, times: int, *, disk_bytes: int) -> Figures:
@@ -415,48 +420,52 @@ class ModelEvaluator:
         return comparisons
 
     def _confirmed_comparisons(
-        self, job: Job, found: Mapping[_TimedInputs, LatencyComparison], limit: float
+        self, job: Job, first_comparisons: Mapping[_TimedInputs, LatencyComparison], limit: float
     ) -> dict[_TimedInputs, LatencyComparison]:
         """Compare again, in new sessions, with the inputs with which a model seems to be slower.
 
-        The clearest case comes first. The others are left out once one is confirmed.
+        The clearest case comes first. Once one case is confirmed, the others are left out.
 
         CPU time is the sum of all threads: it hardly shows work that one of many threads does while
         the others wait. If a model is clearly slower by the wall clock and not by CPU time, the
         wall clock decides, in further sessions.
         """
-        slow = [
+        slow_inputs = [
             inputs
-            for inputs, comparison in found.items()
+            for inputs, comparison in first_comparisons.items()
             if comparison.is_slower(limit) or comparison.is_undecided(limit)
         ]
-        if not slow:
+        if not slow_inputs:
             return {}
-        slow.sort(key=lambda inputs: -found[inputs].ratio.low)
+        slow_inputs.sort(key=lambda inputs: -first_comparisons[inputs].ratio.low)
         self._server.close()
         self._needs_restart = True
         # The CPU only waits for a GPU.
         if self.job.records_device or _job_thread_option(job) != _job_thread_option(self.job):
-            return self._new_session_comparisons(job, slow, limit, by_cpu=False)
-        again = self._new_session_comparisons(job, slow, limit, by_cpu=True)
-        if any(comparison.is_slower(limit) for comparison in again.values()):
-            return again
-        hidden = [inputs for inputs in slow if found[inputs].is_slower(limit)]
-        if hidden:
-            by_wall = self._new_session_comparisons(job, hidden, limit, by_cpu=False)
-            again |= {inputs: wall for inputs, wall in by_wall.items() if wall.is_slower(limit)}
-        return again
+            return self._new_session_comparisons(job, slow_inputs, limit, by_cpu=False)
+        comparisons = self._new_session_comparisons(job, slow_inputs, limit, by_cpu=True)
+        if any(comparison.is_slower(limit) for comparison in comparisons.values()):
+            return comparisons
+        hidden_inputs = [
+            inputs for inputs in slow_inputs if first_comparisons[inputs].is_slower(limit)
+        ]
+        if hidden_inputs:
+            by_wall = self._new_session_comparisons(job, hidden_inputs, limit, by_cpu=False)
+            comparisons |= {
+                inputs: wall for inputs, wall in by_wall.items() if wall.is_slower(limit)
+            }
+        return comparisons
 
     def _new_session_comparisons(
-        self, job: Job, slow: Sequence[_TimedInputs], limit: float, *, by_cpu: bool
+        self, job: Job, slow_inputs: Sequence[_TimedInputs], limit: float, *, by_cpu: bool
     ) -> dict[_TimedInputs, LatencyComparison]:
-        """Compare with the inputs `slow` in new sessions, up to the first that is slower."""
-        again: dict[_TimedInputs, LatencyComparison] = {}
+        """Compare with `slow_inputs` in new sessions, up to the first inputs with slower runs."""
+        comparisons: dict[_TimedInputs, LatencyComparison] = {}
         with (
             self._original_session(cpu_time=by_cpu) as original,
             self._started_session(job, cpu_time=by_cpu) as changed,
         ):
-            for number, inputs in enumerate(slow):
+            for number, inputs in enumerate(slow_inputs):
                 try:
                     comparison = compare_latency(
                         original,
@@ -465,30 +474,32 @@ class ModelEvaluator:
                         then=inputs.then,
                         pairs=MAX_PAIRS,
                         limit=limit,
-                        max_s=self._max_comparison_s(_CONFIRMING_S, len(slow) - number),
+                        max_s=self._max_comparison_s(_CONFIRMING_S, len(slow_inputs) - number),
                         min_pairs=self._min_pairs(is_quick=False),
                     )
                 except MeasurementError as error:
                     if original.has_ended:
                         raise _OriginalFailed(str(error)) from error
                     raise
-                again[inputs] = comparison._replace(clock="cpu" if by_cpu else "wall")
-                if again[inputs].is_slower(limit):
+                comparisons[inputs] = comparison._replace(clock="cpu" if by_cpu else "wall")
+                if comparisons[inputs].is_slower(limit):
                     break
-        return again
+        return comparisons
 
     def _min_pairs(self, *, is_quick: bool) -> int:
-        """Return how many pairs are run whatever they take: fewer where time is limited."""
+        """Return how many pairs are run however long they take: fewer if time is limited."""
         if self.job.limits.deadline.at == inf:
             return MIN_PAIRS
         return FEWEST_PAIRS if is_quick else QUICK_PAIRS
 
     def _quick_inputs(self) -> tuple[_TimedInputs, ...]:
         """Return the inputs of a quick comparison: the first, and others if there is time."""
-        first, *others = self._quick_timed
+        first, *other_inputs = self._quick_timed
         most_s = _QUICK_COMPARISON_SHARE * self.job.limits.deadline.remaining_s
         return first, *(
-            inputs for inputs in others if self._inputs_comparison_s(inputs, FEWEST_PAIRS) <= most_s
+            inputs
+            for inputs in other_inputs
+            if self._inputs_comparison_s(inputs, FEWEST_PAIRS) <= most_s
         )
 
     def _max_comparison_s(self, most_s: float, parts: int) -> float:
@@ -522,7 +533,7 @@ class ModelEvaluator:
 
     def _started_session(self, job: Job, *, cpu_time: bool = False) -> SessionServer:
         self.session_count += 1
-        if cpu_time:  # Threads that spin while they wait take CPU time as well.
+        if cpu_time:  # Threads that spin while they wait take CPU time, too.
             options = {**job.session.options, **_NO_SPINNING}
             job = replace(job, session=replace(job.session, options=options))
         feeds = [inputs.feeds for inputs in self._input_sets]
@@ -555,13 +566,13 @@ def _timed_inputs(input_sets: Sequence[InputSet]) -> Iterator[_TimedInputs]:
 def _quick_timed_inputs(
     timed: Sequence[_TimedInputs], input_sets: Sequence[InputSet]
 ) -> tuple[_TimedInputs, ...]:
-    """Return the first of `timed`, and those of the other sizes in turn; of one size, the last."""
+    """Return the first of `timed`, and the inputs of other sizes in turn; else also the last."""
     sizes = input_sets[0].sizes
-    others = [
+    other_indices = [
         index for index, inputs in enumerate(input_sets) if inputs.timed and inputs.sizes != sizes
     ]
-    if not others:
+    if not other_indices:
         return tuple(dict.fromkeys((timed[0], timed[-1])))
-    first, *rest = others
-    name = "the other sizes in turn (sum)" if rest else input_sets[first].name
-    return timed[0], _TimedInputs(name, first, tuple(rest))
+    first, *further_indices = other_indices
+    name = "the other sizes in turn (sum)" if further_indices else input_sets[first].name
+    return timed[0], _TimedInputs(name, first, tuple(further_indices))

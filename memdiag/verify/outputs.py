@@ -17,8 +17,8 @@ MAX_RUN_TO_RUN_ROUNDING = 1e-3
 
 _MIN_SUMMED_PRODUCTS = 64
 _HALF_UNITS = 2
-"""Rounding units of fp16. Sessions with other optimizations of models with 1 to 24 layers differed
-by 0.3 units of the largest value at most."""
+"""Rounding units of fp16. In models with 1 to 24 layers, sessions with different optimizations
+differed by at most 0.3 units of the largest value."""
 
 _TF32_UNITS = 2
 _TF32_UNIT = 2.0**-10
@@ -75,15 +75,14 @@ class Bound:
         sum of their magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 2002,
         section 4.2). Outputs may differ by K units of the largest value, K at least 64.
 
-        Where values are rounded to fp16 between operators (`is_half`), another order, or a Cast
-        that is removed, changes which way they are rounded: outputs may differ by two units of
-        fp16.
+        If values are rounded to fp16 between operators (`is_half`), another order or a removed Cast
+        changes in which direction they are rounded: outputs may differ by two units of fp16.
         """
         terms = max(reduction, _MIN_SUMMED_PRODUCTS)
         epsilon = float(np.finfo(np.float32).eps)
-        half = _HALF_UNITS * float(np.finfo(np.float16).eps)
-        if is_half and half > terms * epsilon:
-            return cls(relative=half, why="values rounded to fp16 between operators")
+        half_bound = _HALF_UNITS * float(np.finfo(np.float16).eps)
+        if is_half and half_bound > terms * epsilon:
+            return cls(relative=half_bound, why="values rounded to fp16 between operators")
         return cls(relative=terms * epsilon, why=f"sums of {terms:,} fp32 products reordered")
 
 
@@ -113,11 +112,13 @@ def compare_outputs(before: SavedOutputs, after: SavedOutputs) -> tuple[Differen
             differences.append(Difference(output=name, relative=inf, reason=reason))
             continue
         parts = [
-            output_difference(name, np.load(old, mmap_mode="r"), np.load(new, mmap_mode="r"))
-            for old, new in zip(files, new_files, strict=True)
+            output_difference(
+                name, np.load(old_file, mmap_mode="r"), np.load(new_file, mmap_mode="r")
+            )
+            for old_file, new_file in zip(files, new_files, strict=True)
         ]
-        equal = Difference(output=name, relative=0.0)
-        differences.append(max(parts, key=lambda part: part.relative, default=equal))
+        no_difference = Difference(output=name, relative=0.0)
+        differences.append(max(parts, key=lambda part: part.relative, default=no_difference))
     return tuple(differences)
 
 
@@ -154,27 +155,30 @@ def output_difference(name: str, before: Array, after: Array) -> Difference:
         reason = f"has the shape {after.shape} instead of {before.shape}"
         return Difference(output=name, relative=inf, reason=reason)
     if before.dtype.kind not in "fc":
-        wrong = int(np.count_nonzero(np.asarray(before != after)))
-        reason = f"{wrong:,} of {before.size:,} values differ" if wrong else ""
-        return Difference(output=name, relative=inf if wrong else 0.0, reason=reason)
+        wrong_count = int(np.count_nonzero(np.asarray(before != after)))
+        reason = f"{wrong_count:,} of {before.size:,} values differ" if wrong_count else ""
+        return Difference(output=name, relative=inf if wrong_count else 0.0, reason=reason)
     return _float_difference(name, before.reshape(-1), after.reshape(-1))
 
 
 def _float_difference(name: str, before: Array, after: Array) -> Difference:
-    largest = furthest = 0.0
-    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    largest = largest_difference = 0.0
+    wide_type = np.complex128 if before.dtype.kind == "c" else np.float64
     # In chunks: an output of gigabytes costs megabytes.
     for start in range(0, len(before), _VALUES_PER_CHUNK):
-        old = np.asarray(before[start : start + _VALUES_PER_CHUNK]).astype(wide)
-        new = np.asarray(after[start : start + _VALUES_PER_CHUNK]).astype(wide)
-        finite = np.isfinite(old)
-        if not np.array_equal(old[~finite], new[~finite], equal_nan=True):
+        old_values = np.asarray(before[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
+        new_values = np.asarray(after[start : start + _VALUES_PER_CHUNK]).astype(wide_type)
+        is_finite = np.isfinite(old_values)
+        if not np.array_equal(old_values[~is_finite], new_values[~is_finite], equal_nan=True):
             return Difference(output=name, relative=inf, reason="NaN or infinity moved")
-        if not np.isfinite(new[finite]).all():
+        if not np.isfinite(new_values[is_finite]).all():
             return Difference(output=name, relative=inf, reason="finite values became infinite")
-        if finite.any():
-            largest = max(largest, float(np.abs(old[finite]).max()))
-            furthest = max(furthest, float(np.abs(old[finite] - new[finite]).max()))
-    if not furthest:
+        if is_finite.any():
+            largest = max(largest, float(np.abs(old_values[is_finite]).max()))
+            largest_difference = max(
+                largest_difference,
+                float(np.abs(old_values[is_finite] - new_values[is_finite]).max()),
+            )
+    if not largest_difference:
         return Difference(output=name, relative=0.0)
-    return Difference(output=name, relative=furthest / largest if largest else inf)
+    return Difference(output=name, relative=largest_difference / largest if largest else inf)

@@ -36,14 +36,14 @@ class ReferenceOutputs:
         self._count, self._folder = count, folder
         self._signature = server.signature
         self._outputs = self._save_outputs_by_set(server, "original")
-        again = []
+        second_outputs = []
         run_s = []
         for index in range(count):
             started = time.monotonic()
-            again.append(server.save(index, folder / f"other-{index}"))
+            second_outputs.append(server.save(index, folder / f"other-{index}"))
             run_s.append(time.monotonic() - started)
         self.run_s = tuple(run_s)
-        self.unstable = unstable_outputs(self._outputs, again)
+        self.unstable = unstable_outputs(self._outputs, second_outputs)
 
     def check(self, server: SessionServer, bound: Bound) -> tuple[str | None, Difference | None]:
         """Return the problem with another session, and its largest difference of any output.
@@ -76,20 +76,22 @@ class ReferenceOutputs:
 def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """Return the first difference between two session signatures that a program could notice.
 
-    Names, their order and element types have to be equal, and the metadata that the model had.
-    Ranks and sizes are compared where both signatures declare them: where a model declares no shape
-    the runtime infers one, which differs between models that compute the same.
+    Names, their order and element types have to be equal, and so does the metadata of the model
+    before. Ranks and sizes are compared if both signatures declare them: if a model declares no
+    shape, the runtime infers one, which differs between models that compute the same.
     """
     for kind in ("input", "output"):
         old_values, new_values = before[f"{kind}s"], after[f"{kind}s"]
-        had = [value[0] for value in old_values]
-        has = [value[0] for value in new_values]
-        if missing := [name for name in had if name not in has]:
+        old_names = [value[0] for value in old_values]
+        new_names = [value[0] for value in new_values]
+        if missing := [name for name in old_names if name not in new_names]:
             return f"{kind} {missing[0]!r} is missing"
-        if added := [name for name in has if name not in had]:
+        if added := [name for name in new_names if name not in old_names]:
             return f"{kind} {added[0]!r} was added"
-        if had != has:
-            return f"{kind}s changed their order from {', '.join(had)} to {', '.join(has)}"
+        if old_names != new_names:
+            return (
+                f"{kind}s changed their order from {', '.join(old_names)} to {', '.join(new_names)}"
+            )
         for (name, type_before, shape_before), (_, type_after, shape_after) in zip(
             old_values, new_values, strict=True
         ):
@@ -99,8 +101,8 @@ def interface_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
                     _type_text(type_after, shape_after),
                 )
                 return f"{kind} {name!r} changed from {old} to {new}"
-    had, has = before["metadata"], after["metadata"]
-    changed = sorted(key for key, value in had.items() if has.get(key) != value)
+    old_metadata, new_metadata = before["metadata"], after["metadata"]
+    changed = sorted(key for key, value in old_metadata.items() if new_metadata.get(key) != value)
     return f"metadata {changed[0]!r} changed" if changed else None
 
 

@@ -67,17 +67,17 @@ class StepEstimate:
     def __post_init__(self) -> None:
         self._started = self.clock()
 
-    def step(self, left: int | None = None) -> str:
-        """Count a step that starts now; return how long it takes, and how long `left` more take."""
-        each_s = self._mean_s() if self._count else self.first_s
+    def step(self, remaining_steps: int | None = None) -> str:
+        """Count a step that starts now; return as text how long it and `remaining_steps` take."""
+        step_s = self._mean_s() if self._count else self.first_s
         self._count += 1
         remaining_s = max(0.0, self.end - self.clock())
-        words = [f"about {format_duration(min(each_s, remaining_s))}"]
+        parts = [f"about {format_duration(min(step_s, remaining_s))}"]
         if isfinite(remaining_s):
-            words.append(f"at most {format_duration(remaining_s)} left in all")
-        elif left:
-            words.append(f"about {format_duration(each_s * (left + 1))} left in all")
-        return ", ".join(words)
+            parts.append(f"at most {format_duration(remaining_s)} left in all")
+        elif remaining_steps:
+            parts.append(f"about {format_duration(step_s * (remaining_steps + 1))} left in all")
+        return ", ".join(parts)
 
     def _mean_s(self) -> float:
         return (self.clock() - self._started) / self._count

@@ -31,7 +31,7 @@ class Validity(NamedTuple):
 
     Attributes:
         error: the first error; empty if there is none.
-        is_new: whether the original has no error, or another.
+        is_new: whether the original has no error, or another one.
     """
 
     error: str
@@ -41,7 +41,7 @@ class Validity(NamedTuple):
 class ValidityChecker:
     """Runs `onnx.checker` on changed versions of the model at `original`.
 
-    Operators of other domains than ONNX's own are not checked, only that their domain is imported.
+    Of operators in other domains than ONNX's own, only the import of the domain is checked.
 
     Args:
         original: the original model.
@@ -66,8 +66,8 @@ class ValidityChecker:
 
     def check(self, model: Path) -> Validity:
         """Return the first error in `model`, at which the checker stops."""
-        found = checker_error(model, self._timeout_s, self._deadline)
-        return Validity(found, bool(found) and found != self.original_error)
+        error = checker_error(model, self._timeout_s, self._deadline)
+        return Validity(error, bool(error) and error != self.original_error)
 
 
 def checker_error(
@@ -84,7 +84,7 @@ def checker_error(
     deadline = deadline or Deadline()
     deadline.check()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             # Without -P a module of the working directory could be taken for onnx.
             [sys.executable, "-P", "-c", _CHECKER_PROGRAM, str(os.getpid()), str(model)],
             stdin=subprocess.DEVNULL,
@@ -99,12 +99,14 @@ def checker_error(
         raise MeasurementError(
             f"{sys.executable}: cannot be started to check a model ({error.strerror})."
         ) from error
-    if done.returncode < 0:
-        return f"the checker crashes (signal {-done.returncode})"
-    message = done.stdout if not done.returncode else done.stderr.strip().rpartition(b"\n")[2]
+    if process.returncode < 0:
+        return f"the checker crashes (signal {-process.returncode})"
+    message = (
+        process.stdout if not process.returncode else process.stderr.strip().rpartition(b"\n")[2]
+    )
     # The lines after the first give the location, which differs with every change.
-    first = message.decode("utf-8", "replace").strip().partition("\n")[0]
-    return first.replace(f"{model.parent}/", "")[:_MAX_ERROR_LENGTH].rstrip(" .")
+    first_line = message.decode("utf-8", "replace").strip().partition("\n")[0]
+    return first_line.replace(f"{model.parent}/", "")[:_MAX_ERROR_LENGTH].rstrip(" .")
 
 
 def newer_declaration(before: ModelProto, after: ModelProto) -> str | None:

@@ -58,7 +58,7 @@ def abs_models(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """A function (name, body) that adds an optimizer, the only one beside others added so."""
+    """A function (name, body) that adds an optimizer, the only one next to others added so."""
     path = tmp_path / "optimizers.py"
     path.write_text("import os, shutil, time\nfrom types import SimpleNamespace\nOPTIMIZERS = {}\n")
     table: dict[str, Optimizer] = {}

@@ -77,7 +77,7 @@ def test_an_estimate_has_the_cache_as_a_term(tmp_path: Path) -> None:
     terms = [
         {term.name: term.bytes for term in each} for each in (decode.peak_terms, decode.kept_terms)
     ]
-    # During the last step the past is in memory beside what the step returns.
+    # During the last step the past is in memory next to what the step returns.
     assert terms[0]["KV cache"] == 8 * (89 + 90) * TOKEN_BYTES
     assert terms[1]["KV cache"] == 8 * 90 * TOKEN_BYTES
     fewer = memdiag.estimate(model, prefill=6, steps=2, dims={"batch": 8}).point

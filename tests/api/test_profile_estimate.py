@@ -1,4 +1,4 @@
-"""The estimate beside a profile: the same session, and the phases in which the two differ."""
+"""The estimate next to a profile: the same session, and the phases in which the two differ."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -55,7 +55,7 @@ OPTIONS: dict[str, tuple[Any, list[str]]] = {
 BESIDE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "provider_options": ({"providers": ("MyProvider",)}, ["--provider", "MyProvider"])
 }
-"""What an option needs beside it."""
+"""What an option needs next to it."""
 
 TUNED_ONLY = {"shared_arena", "sessions", "shared_weights"}
 NOTED = {"telemetry", "python"}

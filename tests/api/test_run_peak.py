@@ -1,4 +1,4 @@
-"""The peak of a run in a profile: what the runtime measured beside what is estimated."""
+"""The peak of a run in a profile: what the runtime measured next to what is estimated."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,7 +11,7 @@ from memdiag.attribution.process_layout import ProcessLayout, read_process_layou
 from memdiag.attribution.process_memory import ProcessMemory
 from tests.attribution.conftest import Start
 
-# One block in use with an arena's region in it, a freed block, and one in use beside it.
+# One block in use with an arena's region in it, a freed block, and one in use next to it.
 HEAP = Heap(
     "glibc", array("q", [900, 3000, 4000]), array("q", [3000, 4000, 5000]), array("b", [0, 1, 0])
 )

@@ -204,4 +204,4 @@ def test_a_program_keeps_the_terminal(
     words: str, in_worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["memdiag", *words.split()])
-    assert parse_command_line().in_worker is in_worker
+    assert parse_command_line().runs_in_worker is in_worker

@@ -68,7 +68,7 @@ def test_an_earlier_profile_that_completed_stays_if_this_one_does_not(
     if earlier is not None:
         ReportDestination(folder).write(earlier, ["json"])
     destinations = ProfileDestinations(folder)
-    destinations.early.save_early(profile)
+    destinations.early_destination.save_early(profile)
     destinations.destination_of(profile).write(profile, ["json"])
     assert {path.name for path in tmp_path.iterdir()} == names
     stays = "out" if len(names) == 1 else f"out.{profile.outcome.status}"
@@ -108,8 +108,8 @@ def test_the_answer_is_printed_also_where_its_reports_cannot_be_written(tmp_path
     answers: list[int] = []
 
     def answer() -> int:
-        with ReportDestination(tmp_path).written(fix_records.verified()) as written:
-            answers.append(len(written))
+        with ReportDestination(tmp_path).written_reports(fix_records.verified()) as report_paths:
+            answers.append(len(report_paths))
             return 1
 
     assert answer() == 1

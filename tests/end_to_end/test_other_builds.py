@@ -1,4 +1,4 @@
-"""memdiag beside onnxruntime-openvino, and where there is no onnxruntime: real environments."""
+"""memdiag next to onnxruntime-openvino, and where there is no onnxruntime: real environments."""
 
 import json
 import os

@@ -46,7 +46,7 @@ def holding(*files: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def model(path: Path, seed: int, *, external: bool) -> Path:
-    """A product with a weight of 1 MiB and a sum with one of 256 KiB, inside the file or beside."""
+    """A product with a weight of 1 MiB and a sum with one of 256 KiB, in the file or next to it."""
     random = np.random.default_rng(seed)
     made = model_of(
         "main (float[128, 512] x) => (float[128, 512] y) { h = MatMul(x, w) y = Add(h, b) }",

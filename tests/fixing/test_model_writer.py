@@ -155,7 +155,7 @@ def test_a_file_of_several_names_is_not_referred_to(tmp_path: Path, opened: Open
 def test_a_staged_model_leaves_the_target_until_it_is_published(
     tmp_path: Path, opened: Open, storage: TargetStorage | None
 ) -> None:
-    """It can be loaded meanwhile, from its hidden name."""
+    """It can be loaded in that time, from its hidden name."""
     target = tmp_path / "out.onnx"
     target.write_text(EARLIER)
     files = ModelWriter(opened(external=True), target)

@@ -48,7 +48,7 @@ GROWTHS: dict[str, tuple[Callable[[int], Mapping[int, int]], set[int]]] = {
     # What malloc does if the rest of a free block is too small to use.
     "other sizes for one request": (lambda run: {80: 2000 - run, 96: run, 112: 0}, set()),
     "across the edge of a bin": (lambda run: {262160: 400 - run, 262192: run}, set()),
-    "a leak beside such sizes": (lambda run: {80: 2000 - run, 96: 2 * run}, {96}),
+    "a leak next to such sizes": (lambda run: {80: 2000 - run, 96: 2 * run}, {96}),
     # As a program with three new largest inputs left its buffers.
     "new largest inputs": (
         lambda run: dict.fromkeys(BUFFERS, sum(run >= step for step in (60, 160, 280))),

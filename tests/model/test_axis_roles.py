@@ -96,7 +96,7 @@ def test_operators_say_what_an_axis_must_be(
         ("float[N, 3, H, W] x", "float[N, 1000] y", 224),
         ("float[N, 3, H, W] x", "float[N, classes] y", 224),
         ("float[N, 3, H, W] x", "float[M, 1000, 1, 1] y", 224),
-        # A transformer's tokens, and images beside texts, whose length is the output's.
+        # A transformer's tokens, and images next to texts, whose length is the output's.
         ("float[N, 3, H, W] x", "float[N, sequence_length, 768] y", 224),
         ("float[N, 3, H, W] x, int64[N, M] ids", "float[N, M, 768] y", 224),
         # A map of features; lines of text.

@@ -59,7 +59,7 @@ def test_the_graph_is_that_of_the_onnx_model(opened: ModelFile) -> None:
     branches = dict(opened.graph.nodes[1].subgraphs)
     assert [node.op_type for node in branches["then_branch"].nodes] == ["Mul"]
     assert [node.op_type for node in branches["else_branch"].nodes] == ["Relu"]
-    assert branches["then_branch"].captured == {"h"}
+    assert branches["then_branch"].captured_names == {"h"}
     assert opened.proto.producer_name == "exporter"
     assert opened.proto.ir_version == 8
     assert {each.domain: each.version for each in opened.proto.opset_import}["ai.onnx.ml"] == 3

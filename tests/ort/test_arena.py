@@ -1,4 +1,4 @@
-"""The arena's regions, chunks and planned block, beside the runtime's own log."""
+"""The arena's regions, chunks and planned block, next to the runtime's own log."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ def test_the_cache_of_a_call_is_there_until_the_next_call_has_ended() -> None:
     for _ in range(3):
         with_cache.serve(call(40 * MIB, scores=0))
         without.serve(call(40 * MIB, scores=0))
-    # The past beside the present.
+    # The past next to the present.
     assert kept.resident_bytes - freed.resident_bytes == pytest.approx(40 * MIB, rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""Estimates of whole sessions beside profiles of real ones."""
+"""Estimates of whole sessions next to profiles of real ones."""
 
 from collections.abc import Collection, Mapping
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What malloc's heap contains of a session, beside weights: hardly any protobuf, and no log."""
+"""What malloc's heap contains of a session, next to weights: hardly any protobuf, and no log."""
 
 import subprocess
 import sys

@@ -48,7 +48,9 @@ def pause_of(asked: Fields, period_s: float = 0.0) -> PauseBetweenRuns:
 @pytest.fixture
 def session(asked: Fields) -> Session:
     pause = pause_of(asked)
-    body = {name: pause.watched(vars(Session)[name]) for name in ("run", "run_with_iobinding")}
+    body = {
+        name: pause.pausing_method(vars(Session)[name]) for name in ("run", "run_with_iobinding")
+    }
     watched: Session = type("Watched", (Session,), body)()
     return watched
 
@@ -187,7 +189,7 @@ def test_no_thread_is_in_a_run_while_the_memory_is_read() -> None:
             time.sleep(0.002)
         return {"wait_s": 0.004}
 
-    run = PauseBetweenRuns(ask, 0.0, list).watched(BusySession.run)
+    run = PauseBetweenRuns(ask, 0.0, list).pausing_method(BusySession.run)
     in_threads(lambda: [run(session, None, {}) for _ in range(50)])
     assert len(seen) >= 50
     assert set(seen) == {(0, 0)}
@@ -200,7 +202,7 @@ def test_the_answer_has_the_time_until_the_next_reading() -> None:
         asked.append(fields["runs"])
         return {"wait_s": 60.0}
 
-    run = PauseBetweenRuns(ask, 0.0, list).watched(BusySession.run)
+    run = PauseBetweenRuns(ask, 0.0, list).pausing_method(BusySession.run)
     for _ in range(20):
         run(BusySession(0.0), None, {})
     assert asked == [1]
@@ -211,7 +213,7 @@ def test_a_run_that_does_not_end_is_not_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr(between_runs, "MIN_WAIT_S", 0.05)
     session = HangingSession()
-    run = pause_of(asked, 60.0).watched(HangingSession.run)
+    run = pause_of(asked, 60.0).pausing_method(HangingSession.run)
     with run_in_flight(session, run):
         run(session, None, {})
     assert [fields["runs_in_flight"] for fields in asked] == [1]
@@ -227,7 +229,7 @@ def test_a_run_within_a_run_goes_on_while_others_wait() -> None:
             counted(depth - 1)
 
     stopped: list[int] = []
-    counted = runs.counted(run)
+    counted = runs.counting_method(run)
     started_s = time.perf_counter()
     counted(1)
     assert stopped == [1]
@@ -246,7 +248,7 @@ def test_an_asynchronous_run_is_under_way_until_its_callback(fails: bool) -> Non
             timer.start()
 
     runs, results = RunsInFlight(), []
-    run = runs.counted(Asynchronous.run_async)
+    run = runs.counting_method(Asynchronous.run_async)
     try:
         run(
             Asynchronous(), None, {}, callback=lambda *values: results.append(values), user_data="u"
@@ -260,7 +262,7 @@ def test_an_asynchronous_run_is_under_way_until_its_callback(fails: bool) -> Non
 
 def test_at_the_exit_new_runs_are_read_once(asked: Fields) -> None:
     pause = pause_of(asked, 60.0)
-    run = pause.watched(BusySession.run)
+    run = pause.pausing_method(BusySession.run)
     pause.at_exit()  # no run
     for _ in range(5):
         run(BusySession(0.0), None, {})
@@ -271,7 +273,7 @@ def test_at_the_exit_new_runs_are_read_once(asked: Fields) -> None:
 
 def test_a_forked_child_has_no_runs_of_its_parents_threads(asked: Fields) -> None:
     pause, session = pause_of(asked), HangingSession()
-    run = pause.watched(HangingSession.run)
+    run = pause.pausing_method(HangingSession.run)
     with run_in_flight(session, run):
         pause.after_fork()
         run(session, None, {})

@@ -18,7 +18,7 @@ try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     said = "alone"
 except BlockingIOError:
-    said = "beside another"
+    said = "next to another"
 with open("said", "a") as file:
     print(said, file=file)
 time.sleep(0.5)

@@ -65,7 +65,7 @@ def printed(
     **terminal: Any,
 ) -> str:
     """Return the summary of `record` on a `terminal`."""
-    summary = partial(report_of(record).print_summary, record, written=written, detail=detail)
+    summary = partial(report_of(record).print_summary, record, report_paths=written, detail=detail)
     return captured(summary, **terminal)
 
 

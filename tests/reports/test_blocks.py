@@ -44,7 +44,7 @@ def document(*blocks: Block) -> Document:
 
 
 def printed(made: Document, detail: Detail) -> list[str]:
-    text = captured(partial(print_document, made, written=(), detail=detail))
+    text = captured(partial(print_document, made, report_paths=(), detail=detail))
     return [line.rstrip() for line in text.splitlines()]
 
 

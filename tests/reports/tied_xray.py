@@ -1,4 +1,4 @@
-"""The X-ray of a tied 500 MiB weight, of the size that it really has, beside its profile."""
+"""The X-ray of a tied 500 MiB weight, of the size that it really has, next to its profile."""
 
 import msgspec
 
@@ -25,7 +25,7 @@ def with_xrays() -> Profile:
 def attribution(weights: int = 12) -> Attribution:
     """Return the X-ray of the tied weight and of `weights` small mapped ones, half resident.
 
-    The tied weight has three copies, a freed one beside them. The owners sum to 1579 MiB.
+    The tied weight has three copies, a freed one next to them. The owners sum to 1579 MiB.
     """
     freed = copy("original", 2 * MIB, "bias", address=0x555500000010, in_use=False, made_by=None)
     mapped = weights * MIB // 2

@@ -1,4 +1,4 @@
-"""A model rewritten for one finding, saved, and run beside the original."""
+"""A model rewritten for one finding, saved, and run next to the original."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -169,7 +169,7 @@ CASES = {
     "drop-unused": Spared(drop_unused, enlarged(test_drop_unused.DEAD, "8", "2048"), "u v", 30, 30),
     "fp16-to-fp32": Spared(fp16_to_fp32, halves, "w0 w1 w2 w3 w4 w5 w6 w7", -8, 16, "external"),
     "hoist-shallow-weights": Spared(
-        # Of two weights of 4 MiB, a stale copy and an original beside the packed one.
+        # Of two weights of 4 MiB, a stale copy and an original next to the packed one.
         hoist_shallow_weights,
         enlarged(test_hoist_shallow_weights.NESTED, "8", "1024"),
         f"{test_hoist_shallow_weights.SHALLOW} {test_hoist_shallow_weights.DEEP}",
@@ -177,7 +177,7 @@ CASES = {
         0,
     ),
     "hoist-subgraph-weights": Spared(
-        # Of each weight, a stale copy and an original beside the packed one.
+        # Of each weight, a stale copy and an original next to the packed one.
         hoist_subgraph_weights,
         enlarged(test_hoist_subgraph_weights.BRANCHES, "8", "2048", v=1),
         test_hoist_subgraph_weights.NAMES,

@@ -48,7 +48,7 @@ def results(path: Path, *feeds: Feeds) -> list[bytes]:
 
 
 def saved(path: Path, storage: TargetStorage, target: Path | None = None) -> tuple[Path, ...]:
-    """Save the unchanged model at `path` as ``saved.onnx`` beside it, and return the files."""
+    """Save the unchanged model at `path` as ``saved.onnx`` next to it, and return the files."""
     with open_model(path) as file:
         target = target or path.with_name("saved.onnx")
         return write_rewritten_model(ModelEditor(file), target, storage)

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[onnx.ModelProto, float, float]] = {
         28,
     ),
     "Concat": (model("t = Concat<axis=0>(w, w) y = Gather(t, ids)", w=MATRIX), 4, 8),
-    "Reshape beside the original": (
+    "Reshape next to the original": (
         model(
             "t = Reshape(w, k) a = Gather(t, ids) b = Gather(w, ids) y = Concat<axis=1>(a, b)",
             w=MATRIX,

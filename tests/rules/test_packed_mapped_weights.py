@@ -24,7 +24,7 @@ def layers(
     gathered: bool = False,
     distinct: bool = False,
 ) -> Path:
-    """A model of products with a weight of 16 MiB each, beside its data.
+    """A model of products with a weight of 16 MiB each, next to its data.
 
     All values of a weight are the same unless they have to be `distinct`, for an X-ray.
     """

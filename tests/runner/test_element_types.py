@@ -47,7 +47,7 @@ def outcome_of(path: Path, **options: Any) -> Outcome:
 
 @pytest.mark.parametrize("has_text", [True, False], ids=["text", "numbers"])
 def test_all_other_types_run(has_text: bool, tmp_path: Path) -> None:
-    # Text does not run beside types that numpy lacks.
+    # Text does not run next to types that numpy lacks.
     types = [
         element.number
         for element in ELEMENT_TYPES.values()

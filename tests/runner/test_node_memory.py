@@ -21,7 +21,7 @@ END = {"name": "model_run", "args": {}}
 
 
 def node(name: str, in_use: int, delta: int, *, peak: int, requested: int = 0) -> dict[str, Any]:
-    """Return the event of a node; the arena has the weights beside `in_use` bytes of the run."""
+    """Return the event of a node; the arena has the weights next to `in_use` bytes of the run."""
     figures = {
         "mem_bytes_in_use": WEIGHTS + in_use,
         "mem_in_use_delta": delta,

@@ -48,14 +48,14 @@ def test_a_candidate_that_ends_the_child_does_not_hide_the_next(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = feeds(tmp_path, 3, 6, 9)
-    try_each = module._try_each
+    input_trials = module._input_trials
 
     def ending(job: Job, left: Sequence[Sequence[Feed]]) -> Generator[InputTrial]:
-        trials = list(try_each(job, left))
+        trials = list(input_trials(job, left))
         names = [candidate[0].files[0].name for candidate in left]
         yield from trials[: names.index("6.npy")] if "6.npy" in names else trials
 
-    monkeypatch.setattr(module, "_try_each", ending)
+    monkeypatch.setattr(module, "_input_trials", ending)
     assert inputs_that_run(job, candidates) == [0, 2]
     assert inputs_that_run(job, candidates[1:], needs_first=True) == []
 

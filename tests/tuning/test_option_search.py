@@ -66,7 +66,7 @@ def made_needless(names: Names) -> float:
 
 
 def model_that_allows_another(names: Names) -> float:
-    """Return sizes where the setting saves most alone, and nothing beside the model."""
+    """Return sizes where the setting saves most alone, and nothing next to the model."""
     if {"rewrite", "other"} <= names:
         return 20
     return 40 if "setting" in names else 50 if "rewrite" in names else 100
@@ -84,7 +84,7 @@ MODEL_AND_SETTINGS = [REWRITE, *options("setting other")]
 BUDGET = {"peak": 80 * MIB}
 CHOSEN: dict[str, tuple[Scripted, Any, str]] = {
     "what saves": (Scripted(less(a=20, b=30)), "a b c", "a b"),
-    "helps only beside another": (Scripted(helps_only_beside_a), "a b", "a b"),
+    "helps only next to another": (Scripted(helps_only_beside_a), "a b", "a b"),
     "exclude each other": (Scripted(less(a=20, b=30, c=5)), "a b:a c", "b c"),
     "grown from the second best": (Scripted(best_beside_a_second_best), "a b:a c", "a c"),
     "became needless": (Scripted(made_needless), "a b c", "b c"),
@@ -120,7 +120,7 @@ CHOSEN: dict[str, tuple[Scripted, Any, str]] = {
     "no model that prevents a setting": (
         Scripted(model_that_prevents), MODEL_AND_SETTINGS, "setting"
     ),
-    "beside the best, what usually costs time": (
+    "next to the best, what usually costs time": (
         Scripted(less(a=10, b=20, slow=40, harmless=5), slow_if("slow", ratio=1.2)),
         [*options("a b"), SLOW, option("harmless", costs_time=True)],
         "a b harmless",
@@ -190,7 +190,7 @@ def test_ctrl_c_after_the_first_comparison_leaves_its_point() -> None:
 
 
 def test_options_that_were_named_are_compared_together() -> None:
-    # b costs memory beside a, so that nothing else leads to the three.
+    # b costs memory next to a, so that nothing else leads to the three.
     size = less(a=30, b=-10, c=20)
     names = {"a", "b", "c"}
     freely = Scripted(size)
@@ -471,7 +471,7 @@ def test_a_deadline_leaves_the_best_so_far_confirmed(
 
 
 def test_what_usually_costs_time_is_compared_beside_the_best_of_the_others() -> None:
-    scripted, usable, _ = CHOSEN["beside the best, what usually costs time"]
+    scripted, usable, _ = CHOSEN["next to the best, what usually costs time"]
     again = Scripted(scripted.size, scripted.ratio)
     searched(again, usable)
     assert again.compared[:2] == [{"b"}, {"a", "b"}]

@@ -1,4 +1,4 @@
-"""Points beside each other: what is less, what fits, what is on the front, what is chosen."""
+"""Points next to each other: what is less, what fits, what is on the front, what is chosen."""
 
 from typing import Any
 

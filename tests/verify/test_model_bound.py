@@ -1,4 +1,4 @@
-"""The bound of models that round values to fp16, beside what other optimizations change there."""
+"""The bound of models that round values to fp16, next to what other optimizations change there."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Models judged beside an original: right ones pass, and each way of being wrong is seen."""
+"""Models judged next to an original: right ones pass, and each way of being wrong is seen."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What onnx.checker says beside the original, and what asks for something newer."""
+"""What onnx.checker says next to the original, and what asks for something newer."""
 
 from pathlib import Path
 

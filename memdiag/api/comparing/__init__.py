@@ -1,2 +1,2 @@
-"""Measurement for `memdiag.api.compare`: column plans, columns side by side, search for a
+"""Measurement for `memdiag.api.compare`: column plans, columns side by side, and the search for a
 version."""

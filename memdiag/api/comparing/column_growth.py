@@ -12,7 +12,7 @@ from memdiag.runner.job import InputConfig, Job
 def with_growth(
     column: ComparisonColumn, job: Job, inputs: InputConfig, runs: int | None
 ) -> ComparisonColumn:
-    """Return `column` with the growth of the model of `job`, or with the reason why it is unknown.
+    """Return `column` with the growth of the model of `job`, or with the reason if it is unknown.
 
     Args:
         column: the column.

@@ -32,7 +32,7 @@ class ColumnPlan:
         job: the model and the configuration of the session.
         model: the name of the model in the record; its path if empty.
         status: ``completed`` if there is a session to measure.
-        message: why there is none, or a note on it; may be empty.
+        message: why there is no session, or a note on the session; may be empty.
         optimizer: duration and memory of the optimizer that wrote the model.
     """
 
@@ -44,13 +44,15 @@ class ColumnPlan:
     optimizer: OptimizerRun | None = None
 
 
-def version_plans(job: Job, wanted: Sequence[str], on_progress: OnProgress) -> Iterator[ColumnPlan]:
+def version_plans(
+    job: Job, versions: Sequence[str], on_progress: OnProgress
+) -> Iterator[ColumnPlan]:
     """Yield a plan for each version of onnxruntime, installed if it is missing.
 
     Raises:
         UsageError: a text is not a version.
     """
-    for version in wanted:
+    for version in versions:
         on_progress(f"looking for onnxruntime {version}")
         label, message = version, ""
         try:
@@ -67,17 +69,19 @@ def environment_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
     """Yield a plan for each interpreter or environment, labelled with its onnxruntime.
 
     Raises:
-        UsageError: a path is neither.
+        UsageError: a path is neither an interpreter nor an environment.
     """
     for path in paths:
         python = runtimes.existing_interpreter(path)
         version = runtimes.interpreter_version(python)
-        job_here = job_with_interpreter(job, python)
+        environment_job = job_with_interpreter(job, python)
         if version is None:
             message = runtimes.no_runtime_text(path)
-            yield ColumnPlan(label=path.name, job=job_here, status="unavailable", message=message)
+            yield ColumnPlan(
+                label=path.name, job=environment_job, status="unavailable", message=message
+            )
         else:
-            yield ColumnPlan(label=version, job=job_here)
+            yield ColumnPlan(label=version, job=environment_job)
 
 
 def optimizer_plans(
@@ -85,7 +89,7 @@ def optimizer_plans(
 ) -> Iterator[ColumnPlan]:
     """Yield the original, and the result of each optimizer, written below `scratch`.
 
-    The time and memory limits of the job apply to the optimizers as well, and its deadline.
+    The time limit, the memory limit and the deadline of the job also apply to the optimizers.
     """
     yield ColumnPlan(label=ORIGINAL_MODEL, job=job)
     with open_model(job.model) as model_file:
@@ -116,7 +120,7 @@ def optimizer_plans(
             yield ColumnPlan(
                 label=name,
                 job=replace(job, model=result.path) if result.path else job,
-                # Its folder is temporary.
+                # The folder of the new model is temporary.
                 model=f"{name}/{job.model.name}" if result.path else "",
                 status=result.status,
                 message=(
@@ -135,13 +139,13 @@ def model_plans(job: Job, paths: Sequence[Path]) -> Iterator[ColumnPlan]:
 
 
 def numbered_labels(labels: Sequence[str]) -> list[str]:
-    """Return `labels` with a number behind each repeated label: ``a``, ``a (2)``."""
+    """Return `labels` with a number after each repeated label: ``a``, ``a (2)``."""
     counts: dict[str, int] = {}
-    numbered = []
+    unique_labels = []
     for label in labels:
         counts[label] = counts.get(label, 0) + 1
-        numbered.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
-    return numbered
+        unique_labels.append(label if counts[label] == 1 else f"{label} ({counts[label]})")
+    return unique_labels
 
 
 def job_with_interpreter(job: Job, python: Path) -> Job:

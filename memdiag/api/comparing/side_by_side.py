@@ -37,8 +37,8 @@ from memdiag.verify.outputs import unstable_output_notes
 from memdiag.verify.step_estimate import StepEstimate
 
 MIN_COLUMN_REPEATS = 2
-"""Processes of each column after which outputs and latency are compared, and further processes are
-measured only where they may change what differs."""
+"""Processes of each column before outputs and latency are compared. After that, a column is only
+measured again if another process may change which figures differ."""
 
 MIN_COLUMN_RUNS = 2
 """Runs after the first one in each process: the second run takes memory that the first planned."""
@@ -57,17 +57,19 @@ class SideBySide:
     Attributes:
         scratch: a folder for temporary files.
         exits: closes the open models.
-        inputs: sizes and arrays of the inputs, the number of runs, and whether all are the same.
+        inputs: sizes and arrays of the inputs, the number of runs, and whether the contents are the
+            same in all runs.
         repeats: number of processes for each column; None for as many as an answer needs, from
             `MIN_COLUMN_REPEATS` to `COMPARISON_REPEATS`.
-        all_runs: run as often in each process; by default only in the first of each column, and in
-            the others until memory no longer changes.
+        all_runs: make all runs in each process. Otherwise only the first process of each column
+            makes them, and later processes run until memory no longer changes.
         takes_xray: identify the owners of resident bytes in the first process of each column.
         is_sequence: each column is compared with the one before it, rather than with the first.
         own_inputs: generate other inputs for models that do not run with the first model's inputs.
         on_progress: called with the current step.
         notes: notes on all columns.
-        ended_by: what ended the measurement; the columns up to then are returned in any case.
+        ended_by: what ended the measurement. The columns measured until then are returned in any
+            case.
     """
 
     scratch: Path
@@ -83,15 +85,15 @@ class SideBySide:
     ended_by: SearchEnd = "completion"
     _files: dict[Path, ModelFile | MemdiagError] = field(default_factory=dict)
     _trials: ComparisonInputs = field(default_factory=ComparisonInputs)
-    _own: dict[str, ComparisonInputs] = field(default_factory=dict)
+    _inputs_by_label: dict[str, ComparisonInputs] = field(default_factory=dict)
     _profiles: dict[str, list[Profile]] = field(default_factory=dict)
     _failures: dict[str, str] = field(default_factory=dict)
     _comparisons: dict[str, OutputComparison] = field(default_factory=dict)
-    _opened: Sequence[ColumnPlan] = ()
+    _opened_plans: Sequence[ColumnPlan] = ()
     _first: ColumnPlan | None = None
     _reference: Job | None = None
-    _timed: int = 0
-    _folders: int = 0
+    _timed_set: int = 0
+    _folder_count: int = 0
 
     def measure(self, plans: Sequence[ColumnPlan]) -> list[ComparisonColumn]:
         """Return a column for each of `plans`, whether it could be measured or not.
@@ -99,47 +101,59 @@ class SideBySide:
         Raises:
             UsageError: the given inputs or dimensions do not fit the models.
         """
-        opened = [plan for plan in plans if plan.status == "completed" and self._can_open(plan)]
-        self._profiles = {plan.label: [] for plan in opened}
+        opened_plans = [
+            plan for plan in plans if plan.status == "completed" and self._can_open(plan)
+        ]
+        self._profiles = {plan.label: [] for plan in opened_plans}
         self._failures, self._comparisons = {}, {}
         try:
             started = time.monotonic()
-            self._find_inputs(opened)
-            self._measure_rounds(opened, about_s=time.monotonic() - started)
+            self._find_inputs(opened_plans)
+            self._measure_rounds(opened_plans, first_process_s=time.monotonic() - started)
         except KeyboardInterrupt:
             self.ended_by = "interrupt"
         except TimeLimitReached:
             self.ended_by = "time_limit"
         return [self._measured_column(plan) for plan in plans]
 
-    def _measure_rounds(self, opened: Sequence[ColumnPlan], *, about_s: float) -> None:
+    def _measure_rounds(
+        self, opened_plans: Sequence[ColumnPlan], *, first_process_s: float
+    ) -> None:
         """Measure a process of each column in turn; after the first rounds compare outputs.
 
-        An early end then leaves figures of all columns. `about_s` is the time that the first
-        process may take.
+        An early end then leaves figures of all columns. The first process may take about
+        `first_process_s` seconds.
 
         Raises:
             TimeLimitReached: the deadline passed.
         """
-        most = self.repeats or COMPARISON_REPEATS
+        max_repeats = self.repeats or COMPARISON_REPEATS
         # One column alone is compared with others that are measured later.
-        least = MIN_COLUMN_REPEATS if self.repeats is None and len(opened) > 1 else most
-        steps = StepEstimate(first_s=about_s, end=self._common_deadline.at)
-        for round_index in range(most):
-            if round_index == min(least, MIN_COLUMN_REPEATS):
-                self._compare_outputs(opened, steps)
-            left = opened if round_index < least else self._undecided_plans(opened)
+        min_repeats = (
+            MIN_COLUMN_REPEATS if self.repeats is None and len(opened_plans) > 1 else max_repeats
+        )
+        steps = StepEstimate(first_s=first_process_s, end=self._common_deadline.at)
+        for round_index in range(max_repeats):
+            if round_index == min(min_repeats, MIN_COLUMN_REPEATS):
+                self._compare_outputs(opened_plans, steps)
+            round_plans = (
+                opened_plans if round_index < min_repeats else self._undecided_plans(opened_plans)
+            )
             # Every other round is in reverse order, so that no column is always the last.
-            for index, plan in enumerate(left if round_index % 2 == 0 else left[::-1]):
+            for index, plan in enumerate(
+                round_plans if round_index % 2 == 0 else round_plans[::-1]
+            ):
                 if not self._is_measurable(plan):
                     continue
-                further = max(1, least - round_index) * len(left) - index - 1
-                compared = len(opened) - 1 if round_index < MIN_COLUMN_REPEATS else 0
-                about = steps.step(further + compared)
-                self.on_progress(f"{plan.label}, process {round_index + 1} of {most} ({about})")
+                later_processes = max(1, min_repeats - round_index) * len(round_plans) - index - 1
+                comparisons = len(opened_plans) - 1 if round_index < MIN_COLUMN_REPEATS else 0
+                step_text = steps.step(later_processes + comparisons)
+                self.on_progress(
+                    f"{plan.label}, process {round_index + 1} of {max_repeats} ({step_text})"
+                )
                 self._measure_process(plan, is_first=round_index == 0)
-        if most <= MIN_COLUMN_REPEATS:
-            self._compare_outputs(opened, steps)
+        if max_repeats <= MIN_COLUMN_REPEATS:
+            self._compare_outputs(opened_plans, steps)
 
     def _measure_process(self, plan: ColumnPlan, *, is_first: bool) -> None:
         try:
@@ -158,16 +172,16 @@ class SideBySide:
             map(_is_completed_profile, self._profiles[label])
         )
 
-    def _undecided_plans(self, opened: Sequence[ColumnPlan]) -> list[ColumnPlan]:
-        """Return the columns of which further processes may change what differs."""
-        plans = [plan for plan in opened if self._is_measurable(plan)]
+    def _undecided_plans(self, opened_plans: Sequence[ColumnPlan]) -> list[ColumnPlan]:
+        """Return the plans of columns for which another process may change which figures differ."""
+        plans = [plan for plan in opened_plans if self._is_measurable(plan)]
         columns = [self._measured_column(plan) for plan in plans]
-        wanted: set[int] = set()
+        undecided_indices: set[int] = set()
         for index in range(1, len(plans)):
-            before = index - 1 if self.is_sequence else 0
-            if not is_decided(columns[before], columns[index]):
-                wanted |= {before, index}
-        return [plans[index] for index in sorted(wanted)]
+            reference_index = index - 1 if self.is_sequence else 0
+            if not is_decided(columns[reference_index], columns[index]):
+                undecided_indices |= {reference_index, index}
+        return [plans[index] for index in sorted(undecided_indices)]
 
     def _measured_column(self, plan: ColumnPlan) -> ComparisonColumn:
         """Return the column of `plan` as far as it was measured."""
@@ -205,24 +219,24 @@ class SideBySide:
         assert isinstance(file, ModelFile)
         return file
 
-    def _find_inputs(self, opened: Sequence[ColumnPlan]) -> None:
-        """Generate the inputs of all columns, with the first column that runs with any."""
-        self._opened = opened
-        self._check_dims(opened)
+    def _find_inputs(self, opened_plans: Sequence[ColumnPlan]) -> None:
+        """Generate the inputs of all columns, for the first column that runs with any inputs."""
+        self._opened_plans = opened_plans
+        self._check_dims(opened_plans)
         self.on_progress("finding inputs that the model runs with")
-        for plan in opened:
+        for plan in opened_plans:
             if not self._trials.sets:
                 self._trials = self._find_trials(plan)
                 self._first = plan
         self.notes += self._trials.notes
-        if opened and not self._trial_sets:
+        if opened_plans and not self._trial_sets:
             self.notes.append("no generated inputs run: sessions are created, but not run")
-        for plan in opened if self.own_inputs and self._trial_sets else ():
+        for plan in opened_plans if self.own_inputs and self._trial_sets else ():
             feeds = self._trial_sets[0].feeds
-            # The first column runs with its own.
-            runs = plan is self._first or self._can_run(plan, feeds)
-            if not runs or not self._has_given_sizes(plan, feeds):
-                self._own[plan.label] = self._find_trials(plan)
+            # The first column runs with the inputs that were generated for it.
+            can_run = plan is self._first or self._can_run(plan, feeds)
+            if not can_run or not self._has_given_sizes(plan, feeds):
+                self._inputs_by_label[plan.label] = self._find_trials(plan)
 
     def _can_run(self, plan: ColumnPlan, feeds: Sequence[Feed]) -> bool:
         return try_inputs(replace(plan.job, runs=None), [feeds]) is not None
@@ -234,7 +248,7 @@ class SideBySide:
             UsageError: none of the models has a dimension of that name.
         """
         names = {plan.label: [axis.key for axis in self._free_input_axes(plan)] for plan in plans}
-        unknown = [
+        unknown_names = [
             name
             for name in self.inputs.dims
             if not any(
@@ -242,18 +256,20 @@ class SideBySide:
                 for plan in plans
             )
         ]
-        if unknown and len({plan.job.model for plan in plans}) > 1:
-            known = (
+        if unknown_names and len({plan.job.model for plan in plans}) > 1:
+            dimensions_by_model = (
                 f"{label} has {', '.join(dict.fromkeys(keys)) or 'none'}"
                 for label, keys in names.items()
             )
-            raise UsageError(f"unknown dimension {unknown[0]!r}: {'; '.join(known)}.")
+            raise UsageError(
+                f"unknown dimension {unknown_names[0]!r}: {'; '.join(dimensions_by_model)}."
+            )
 
     def _free_input_axes(self, plan: ColumnPlan) -> list[InputAxis]:
         return unsized_axes(free_axes(self._opened_file(plan).graph))
 
     def _given_plan_dims(self, plan: ColumnPlan, names: Collection[str]) -> dict[str, int]:
-        """Return the sizes of --dim called `names` by the names of dimensions of a model."""
+        """Return the sizes that --dim gives for `names`, by the names of a model's dimensions."""
         file = self._opened_file(plan)
         dims = {name: self.inputs.dims[name] for name in names}
         return dims_by_name(file.graph, file.functions, dims)
@@ -270,27 +286,29 @@ class SideBySide:
 
     def _dimensions_of(self, plan: ColumnPlan) -> tuple[Dimension, ...]:
         """Return the sizes of the free dimensions of `plan`, by the names of its model."""
-        own = self._own.get(plan.label)
-        if own is not None:
-            return own.dimensions
+        inputs_of_plan = self._inputs_by_label.get(plan.label)
+        if inputs_of_plan is not None:
+            return inputs_of_plan.dimensions
         if self._first is None or plan.job.model == self._first.job.model:
             return self._trials.dimensions
-        sizes = {dimension.name: dimension for dimension in self._trials.dimensions}
-        first = {
-            (axis.input, axis.position): sizes[axis.key]
+        dimension_by_name = {dimension.name: dimension for dimension in self._trials.dimensions}
+        dimension_by_axis = {
+            (axis.input, axis.position): dimension_by_name[axis.key]
             for axis in self._free_input_axes(self._first)
-            if axis.key in sizes
+            if axis.key in dimension_by_name
         }
         shapes = _feed_shapes(self._trial_sets[0].feeds)
         dims = self._given_plan_dims(plan, self.inputs.dims)
         reason = "the size that the first model has"
         dimensions = {}
         for axis in self._free_input_axes(plan):
-            same = first.get((axis.input, axis.position))
+            first_dimension = dimension_by_axis.get((axis.input, axis.position))
             size = _axis_size(axis, shapes)
-            if same is not None:
-                source = "given" if axis.key in dims else same.source
-                dimensions[axis.key] = msgspec.structs.replace(same, name=axis.key, source=source)
+            if first_dimension is not None:
+                source = "given" if axis.key in dims else first_dimension.source
+                dimensions[axis.key] = msgspec.structs.replace(
+                    first_dimension, name=axis.key, source=source
+                )
             elif size is not None:
                 dimensions[axis.key] = Dimension(
                     name=axis.key, size=size, role="size", source="given", reason=reason
@@ -312,9 +330,12 @@ class SideBySide:
         file = self._opened_file(plan)
         names = {axis.key for axis in self._free_input_axes(plan)}
         all_names = names.union(
-            *((axis.key for axis in self._free_input_axes(opened)) for opened in self._opened)
+            *(
+                (axis.key for axis in self._free_input_axes(opened_plan))
+                for opened_plan in self._opened_plans
+            )
         )
-        # A size that only another model has is skipped; one that none has is an error.
+        # A dimension that only another model has is skipped. One that no model has is an error.
         dims = {
             name: size
             for name, size in self._given_plan_dims(plan, self.inputs.dims).items()
@@ -324,12 +345,12 @@ class SideBySide:
 
     def _profile_plan(self, plan: ColumnPlan, *, is_first: bool) -> Profile:
         # A model that runs with no inputs gets the first model's inputs: the profile has the error.
-        own = self._own.get(plan.label, self._trials)
-        sets = own.sets or self._trial_sets
+        inputs_of_plan = self._inputs_by_label.get(plan.label, self._trials)
+        sets = inputs_of_plan.sets or self._trial_sets
         runs = self.inputs.runs if is_first or self.all_runs else self._settling_runs
         job = replace(plan.job, runs=runs if sets else None)
         if sets:
-            feeds = tuple(trial.feeds for trial in sets)
+            feeds = tuple(input_set.feeds for input_set in sets)
             job = replace(job, feeds=feeds[0], later_feeds=feeds)
         return profile_job(
             self._opened_file(plan),
@@ -341,13 +362,15 @@ class SideBySide:
 
     @property
     def _settling_runs(self) -> int:
-        """The number of runs after which memory changed no more in any first process."""
+        """The number of runs after which memory no longer changed in any first process."""
         firsts = (profiles[0] for profiles in self._profiles.values() if profiles)
         return max([MIN_COLUMN_RUNS, *map(_runs_until_settled, firsts)])
 
-    def _input_descriptions(self, trial: InputSet) -> tuple[Input, ...]:
+    def _input_descriptions(self, input_set: InputSet) -> tuple[Input, ...]:
         arrays = {
-            feed.name: np.load(feed.files[0], mmap_mode="r") for feed in trial.feeds if feed.files
+            feed.name: np.load(feed.files[0], mmap_mode="r")
+            for feed in input_set.feeds
+            if feed.files
         }
         return tuple(
             Input(
@@ -355,73 +378,76 @@ class SideBySide:
                 dtype=type_name_of(arrays[feed.name]) if feed.name in arrays else "",
                 shape=None if feed.sequence else arrays[feed.name].shape,
                 source="given" if feed.name in self.inputs.arrays else "generated",
-                note=f"with {trial.name}",
+                note=f"with {input_set.name}",
                 varied=feed.vary is not None,
             )
-            for feed in trial.feeds
+            for feed in input_set.feeds
         )
 
-    def _choose_timed(self, profiles: Sequence[Profile]) -> None:
+    def _choose_timed_set(self, profiles: Sequence[Profile]) -> None:
         """Choose the set of inputs that takes longest, for latency."""
         count = len(self._trial_sets)
-        runs = [
+        latencies_by_set = [
             [run.latency_s for profile in profiles for run in profile.runs[index::count]]
             for index in range(count)
         ]
-        medians = [median(latencies) for latencies in runs if latencies]
-        self._timed = medians.index(max(medians)) if medians else 0
+        medians = [median(latencies) for latencies in latencies_by_set if latencies]
+        self._timed_set = medians.index(max(medians)) if medians else 0
 
     def _timed_runs(self, plan: ColumnPlan) -> slice:
-        if plan.label in self._own:
+        if plan.label in self._inputs_by_label:
             return slice(None)
-        return slice(self._timed, None, max(1, len(self._trial_sets)))
+        return slice(self._timed_set, None, max(1, len(self._trial_sets)))
 
-    def _compare_outputs(self, opened: Sequence[ColumnPlan], steps: StepEstimate) -> None:
+    def _compare_outputs(self, opened_plans: Sequence[ColumnPlan], steps: StepEstimate) -> None:
         """Compare outputs and latencies with the first column that completed."""
-        completed = [plan for plan in opened if self._is_measurable(plan)]
+        completed = [plan for plan in opened_plans if self._is_measurable(plan)]
         if self._reference is None and completed:
-            self._choose_timed(self._profiles[completed[0].label])
+            self._choose_timed_set(self._profiles[completed[0].label])
         for plan in completed:
-            if plan.label in self._own:
+            if plan.label in self._inputs_by_label:
                 difference = OutputComparison(failure=self._difference_in_inputs(plan))
                 self._comparisons[plan.label] = difference
-        others = [plan for plan in completed if plan.label not in self._own]
-        if self._reference is None and others:
-            self._reference = others.pop(0).job
-        if self._reference is None or not others or not self._trial_sets:
+        compared_plans = [plan for plan in completed if plan.label not in self._inputs_by_label]
+        if self._reference is None and compared_plans:
+            self._reference = compared_plans.pop(0).job
+        if self._reference is None or not compared_plans or not self._trial_sets:
             return
         with ReferenceSession(
             self._reference, self._trial_sets, self._new_scratch_folder("outputs")
         ) as reference:
             self.notes += unstable_output_notes(reference.unstable)
-            for index, plan in enumerate(others):
-                about = steps.step(len(others) - index - 1)
-                self.on_progress(f"outputs and latency of {plan.label} ({about})")
+            for index, plan in enumerate(compared_plans):
+                step_text = steps.step(len(compared_plans) - index - 1)
+                self.on_progress(f"outputs and latency of {plan.label} ({step_text})")
                 try:
-                    comparison = reference.compare(plan.job, self._timed)
+                    comparison = reference.compare(plan.job, self._timed_set)
                 except MeasurementError as error:
                     comparison = OutputComparison(failure=str(error))
                 self._comparisons[plan.label] = comparison
 
     @property
     def _common_deadline(self) -> Deadline:
-        return self._opened[0].job.limits.deadline if self._opened else Deadline()
+        return self._opened_plans[0].job.limits.deadline if self._opened_plans else Deadline()
 
     def _difference_in_inputs(self, plan: ColumnPlan) -> str:
-        """Return why `plan`, which has inputs of its own, is not compared with the first."""
-        first, own = self._first, self._own[plan.label]
+        """Return why `plan`, which has inputs of its own, is not compared with the first column."""
+        first, inputs_of_plan = self._first, self._inputs_by_label[plan.label]
         assert first is not None
-        if not own.sets:
+        if not inputs_of_plan.sets:
             return f"{plan.label} runs with no inputs that memdiag can generate"
-        inputs = (_feeds_text(self._trial_sets[0].feeds), _feeds_text(own.sets[0].feeds))
+        input_texts = (
+            _feeds_text(self._trial_sets[0].feeds),
+            _feeds_text(inputs_of_plan.sets[0].feeds),
+        )
         return (
-            f"the inputs differ ({first.label} runs with {inputs[0]}, {plan.label} with"
-            f" {inputs[1]})"
+            f"the inputs differ ({first.label} runs with {input_texts[0]}, {plan.label} with"
+            f" {input_texts[1]})"
         )
 
     def _new_scratch_folder(self, name: str) -> Path:
-        self._folders += 1
-        return self.scratch / f"{name}-{self._folders}"
+        self._folder_count += 1
+        return self.scratch / f"{name}-{self._folder_count}"
 
 
 def _feed_shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
@@ -434,7 +460,8 @@ def _feed_shapes(feeds: Sequence[Feed]) -> dict[str, tuple[int, ...]]:
 
 
 def _feeds_text(feeds: Sequence[Feed]) -> str:
-    """Return the first inputs with their shapes: ``ids [1, 128], mask [1, 128] and 2 more``."""
+    """Return the names and shapes of the first inputs: ``ids [1, 128], mask [1, 128] and 2
+    more``."""
     shapes = _feed_shapes(feeds)
     names = [
         f"{feed.name} {list(shapes[feed.name])}" if feed.name in shapes else feed.name
@@ -452,8 +479,10 @@ def _axis_size(axis: InputAxis, shapes: Mapping[str, tuple[int, ...]]) -> int | 
 def _runs_until_settled(profile: Profile) -> int:
     """Return the number of runs, after the first one, after which memory hardly changed."""
     sizes = [run.rss_bytes for run in profile.runs]
-    changing = (n for n, size in enumerate(sizes, 1) if abs(size - sizes[-1]) > MAX_SETTLED_BYTES)
-    return max(changing, default=0) + 1
+    changing_runs = (
+        number for number, size in enumerate(sizes, 1) if abs(size - sizes[-1]) > MAX_SETTLED_BYTES
+    )
+    return max(changing_runs, default=0) + 1
 
 
 def _is_completed_profile(profile: Profile) -> bool:

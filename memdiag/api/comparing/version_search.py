@@ -25,7 +25,7 @@ class VersionSearch:
         metric: the figure.
         side_by_side: measures the versions.
         on_progress: called with the current step.
-        growth_runs: the number of runs by which growth is judged, if that is the figure; None for
+        growth_runs: the number of runs by which growth is judged, if growth is the figure; None for
             the default of `memdiag leak`.
         columns: the columns that were measured, by version.
     """
@@ -38,12 +38,13 @@ class VersionSearch:
     columns: dict[str, ComparisonColumn] = field(default_factory=dict)
 
     def run(self, ends: Sequence[str]) -> tuple[list[ComparisonColumn], Bisection | None]:
-        """Return the measured columns, the oldest first, and the result; None if it ended early.
+        """Return the measured columns, the oldest first, and the result; None if the search ended
+        early.
 
-        `ends` are versions: none before the oldest or after the newest of them is measured.
+        `ends` are versions: no version before the oldest or after the newest of them is measured.
 
         Raises:
-            ProvisionError: the newest version is an end, and not known.
+            ProvisionError: ``latest`` is an end, and the newest version is not known.
         """
         candidates = self._candidate_versions(ends)
         bisection = None
@@ -65,17 +66,21 @@ class VersionSearch:
 
     def _candidate_versions(self, ends: Sequence[str]) -> list[str]:
         try:
-            known = runtimes.registry_versions()
+            known_versions = runtimes.registry_versions()
         except ProvisionError as error:
-            known = runtimes.local_versions()
+            known_versions = runtimes.local_versions()
             self.side_by_side.notes.append(
                 f"only versions that are installed already were tried ({error})"
             )
-        named = [
+        end_versions = [
             runtimes.latest_version()[0] if end == runtimes.LATEST_VERSION else end for end in ends
         ]
-        keys = [release_order(version) for version in named or known]
-        return [version for version in known if min(keys) <= release_order(version) <= max(keys)]
+        keys = [release_order(version) for version in end_versions or known_versions]
+        return [
+            version
+            for version in known_versions
+            if min(keys) <= release_order(version) <= max(keys)
+        ]
 
     def _measure_version(self, version: str) -> ComparisonColumn | None:
         """Return the column of `version`; None if the figure is not known."""
@@ -107,12 +112,12 @@ def bisect_versions(
 ) -> tuple[ComparisonColumn, ComparisonColumn] | None:
     """Return the columns of two successive versions between which a figure `differs`.
 
-    Versions that cannot be measured are skipped. If the figure changes several times, one of the
-    changes is found. Returns None if the oldest and the newest version do not differ.
+    Versions that cannot be measured are skipped. If the figure changes several times, the search
+    ends at one of the changes. Returns None if the oldest and the newest version do not differ.
 
     Args:
         candidates: the versions, the oldest first.
-        measure: measures a version; None if it cannot be measured.
+        measure: measures a version; returns None if it cannot be measured.
         differs: compares the figure of two columns.
     """
     remaining = list(candidates)

@@ -9,21 +9,22 @@ from memdiag.records.estimate import Calibration, EstimatedPoint
 from memdiag.records.phases import RUN_PHASES
 
 MeasurePeak = Callable[[Mapping[str, int]], int]
-"""A function that runs the model at sizes and returns the peak above the process before it."""
+"""A function that runs the model at sizes and returns the peak, in bytes above the process before
+it."""
 
 
 class LinearCorrection(NamedTuple):
     """A linear correction.
 
     Attributes:
-        slope, offset: the corrected size is `slope` times the estimated one plus `offset`.
+        slope, offset: the corrected size is `slope` times the estimated size, plus `offset` bytes.
     """
 
     slope: float
     offset: float
 
     def corrected(self, size: int) -> int:
-        """Return the corrected size."""
+        """Return the corrected size in bytes."""
         return max(0, round(self.slope * size + self.offset))
 
 
@@ -40,7 +41,7 @@ class PointCorrections(NamedTuple):
 
     Attributes:
         line: the correction of points that were not measured.
-        measured: the points that were, with their estimates.
+        measured: the points that were measured, with their estimates.
     """
 
     line: LinearCorrection = NO_CORRECTION
@@ -48,18 +49,18 @@ class PointCorrections(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the correction."""
+        """What a reader must know about the correction."""
         return [_JUMP_NOTE] if self.line == NO_CORRECTION and len(self.measured) > 2 else []
 
     def applied_to(self, point: EstimatedPoint) -> EstimatedPoint:
-        """Return `point` as it was measured, or else corrected by the line.
+        """Return `point` as it was measured or, if it was not measured, corrected by the line.
 
-        Where values of unknown size count as nothing, nothing is corrected: what they take does not
-        follow from other sizes.
+        A point with values of unknown size, which count as nothing, is not corrected: what these
+        values take does not follow from other sizes.
         """
-        for measured in self.measured:
-            if measured.dims == point.dims:
-                return _measured_point(point, measured.measured_bytes)
+        for calibration in self.measured:
+            if calibration.dims == point.dims:
+                return _measured_point(point, calibration.measured_bytes)
         if self.line == NO_CORRECTION or point.unknown_values:
             return point
         return _point_with_peak(point, self.line.corrected(point.peak_bytes))
@@ -68,19 +69,21 @@ class PointCorrections(NamedTuple):
 def calibrate_points(points: Sequence[EstimatedPoint], measure: MeasurePeak) -> PointCorrections:
     """Return what measurements of up to three of `points` change.
 
-    The points with the smallest and the largest peak are measured, and one between them, which is
-    left out: the correction is the line through the two others. Where this line is further from the
-    one between than the estimate is, as it is behind a jump that was not predicted, nothing is
-    corrected.
+    The points with the smallest and the largest peak are measured, and a point between them. The
+    correction is the line through the two outer points. The point between them tests the line: if
+    it is further from the line than from its estimate, as after a jump that was not predicted,
+    nothing is corrected.
     """
-    ordered = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
-    chosen = {id(point): point for point in (ordered[0], ordered[-1])}
-    outer = list(chosen.values())
-    held_out = [ordered[len(ordered) // 2]] if len(ordered) > 2 else []
-    measured = {id(point): measure(point.dims) for point in (*outer, *held_out)}
-    line = _correction_line([(point.peak_bytes, measured[id(point)]) for point in outer])
+    points_by_peak = sorted(points, key=lambda point: (point.peak_bytes, *point.dims.values()))
+    outer_by_id = {id(point): point for point in (points_by_peak[0], points_by_peak[-1])}
+    outer_points = list(outer_by_id.values())
+    held_out = [points_by_peak[len(points_by_peak) // 2]] if len(points_by_peak) > 2 else []
+    bytes_by_point = {id(point): measure(point.dims) for point in (*outer_points, *held_out)}
+    line = _correction_line(
+        [(point.peak_bytes, bytes_by_point[id(point)]) for point in outer_points]
+    )
     for point in held_out:
-        measured_bytes = measured[id(point)]
+        measured_bytes = bytes_by_point[id(point)]
         error = abs(line.corrected(point.peak_bytes) - measured_bytes)
         if error > abs(point.peak_bytes - measured_bytes):
             line = NO_CORRECTION
@@ -89,18 +92,18 @@ def calibrate_points(points: Sequence[EstimatedPoint], measure: MeasurePeak) -> 
             dims=point.dims,
             estimated_bytes=point.peak_bytes,
             corrected_bytes=line.corrected(point.peak_bytes),
-            measured_bytes=measured[id(point)],
+            measured_bytes=bytes_by_point[id(point)],
             is_held_out=point in held_out,
         )
-        for point in (*outer, *held_out)
+        for point in (*outer_points, *held_out)
     )
     return PointCorrections(line, calibrations)
 
 
 def _correction_line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
-    """Return the line through the first and the last of `pairs` of estimated and measured sizes.
+    """Return the line through the first and the last of `pairs` of estimated and measured bytes.
 
-    With one pair, and where the estimates do not differ, only the offset is corrected.
+    With one pair, or if the estimates do not differ, only the offset is corrected.
     """
     (first, first_measured), (last, last_measured) = pairs[0], pairs[-1]
     if last == first or last_measured <= first_measured:
@@ -110,10 +113,10 @@ def _correction_line(pairs: Sequence[tuple[int, int]]) -> LinearCorrection:
 
 
 def _measured_point(point: EstimatedPoint, peak: int) -> EstimatedPoint:
-    """Return `point` with the measured `peak`.
+    """Return `point` with the measured `peak`, in bytes.
 
-    What it takes beyond the estimate is for the values of unknown size, if there are any: then the
-    peak is in the runs.
+    If there are values of unknown size, they are what the peak has beyond the estimate. The peak is
+    in the runs then.
     """
     phase = point.peak_phase
     runs = [
@@ -137,7 +140,7 @@ def _point_with_peak(point: EstimatedPoint, peak: int) -> EstimatedPoint:
         steady_bytes=min(peak, round(ratio * point.steady_bytes)),
         low_bytes=round(ratio * point.low_bytes),
         usual_bytes=peak,
-        # Measured points have what malloc keeps.
+        # A measured peak includes the memory that malloc keeps.
         high_bytes=round(ratio * point.pinned_high_bytes),
         pinned_high_bytes=round(ratio * point.pinned_high_bytes),
     )

@@ -1,4 +1,4 @@
-"""The configuration of a session, as far as an estimate considers it."""
+"""The part of a session's configuration that an estimate considers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -37,7 +37,7 @@ def estimated_settings(session: SessionConfig | Session, runs: int | None) -> Es
 
     Args:
         session: the configuration, or that of a profile.
-        runs: number of runs after the first one with other contents; None if the session is only
+        runs: number of runs with other contents after the first one; None if the session is only
             created.
 
     Raises:
@@ -63,9 +63,9 @@ def estimated_settings(session: SessionConfig | Session, runs: int | None) -> Es
 
 def ignored_option_notes(session: SessionConfig | Session) -> Iterator[str]:
     """Yield a note on the options that do not change an estimate; none if there are none."""
-    others = [name for name in session.options if name not in _ESTIMATED_OPTIONS]
-    others += [name for name in session.disabled_optimizers if name != FOLDING_OPTIMIZER]
-    yield from not_considered_notes(others)
+    ignored_options = [name for name in session.options if name not in _ESTIMATED_OPTIONS]
+    ignored_options += [name for name in session.disabled_optimizers if name != FOLDING_OPTIMIZER]
+    yield from not_considered_notes(ignored_options)
 
 
 def not_considered_notes(names: Sequence[str]) -> Iterator[str]:

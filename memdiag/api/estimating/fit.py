@@ -16,7 +16,7 @@ NEAR, USUALLY_NEAR = 0.06, 0.03
 size (docs/estimates.md)."""
 
 CHECKED_SIZES = 16
-"""Sizes below the largest size that are checked to fit, too."""
+"""Number of sizes below the largest one that must also fit."""
 
 
 class ProcessPeaks(NamedTuple):
@@ -28,13 +28,14 @@ class ProcessPeaks(NamedTuple):
 
 
 PeaksAt = Callable[[Mapping[str, int]], ProcessPeaks | None]
-"""A function that returns the peaks at sizes; None if shapes of the model are not known there."""
+"""A function that returns the peaks at sizes; None if shapes of the model are unknown there."""
 
 
 def peaks_of(point: EstimatedPoint, baseline_bytes: int) -> ProcessPeaks:
-    """Return the peaks of a process with its inputs that takes `baseline_bytes` before."""
+    """Return the peaks in bytes of a process with its inputs, which took `baseline_bytes` before
+    the session."""
     outside_bytes = baseline_bytes + point.input_bytes if baseline_bytes else 0
-    # How large a bounded value will be is not known: no figure below the largest is probable.
+    # The size of a bounded value is not known: no figure below the largest is probable.
     usual = point.high_bytes if point.is_bounded else point.usual_bytes
     return ProcessPeaks(
         *(outside_bytes + size for size in (point.low_bytes, usual, point.high_bytes))
@@ -47,60 +48,63 @@ def searched_dimensions(grid: SizeGrid) -> tuple[str, ...]:
     It is the first dimension with several sizes; without one it is the batch, which may be an axis
     of several inputs; without a batch it is the first free dimension.
     """
-    several = [(name,) for name, sizes in grid.steps.items() if len(sizes) > 1]
+    several_sizes = [(name,) for name, sizes in grid.steps.items() if len(sizes) > 1]
     batch = tuple(dimension.name for dimension in grid.free if dimension.role == "batch")
-    first = tuple(dimension.name for dimension in grid.free[:1])
-    return several[0] if several else batch or first
+    first_free_names = tuple(dimension.name for dimension in grid.free[:1])
+    return several_sizes[0] if several_sizes else batch or first_free_names
 
 
 def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
-    """Return the largest size that fits into `limit_bytes`; the others are those of the first
-    point.
+    """Return the largest size that fits into `limit_bytes`; the sizes of other dimensions are those
+    of the first point.
 
     The arena of the runtime grows in jumps, which may come at a size a little smaller or larger
-    than is predicted: a size fits surely if one that is `NEAR` larger does as well.
+    than predicted. So a size surely fits only if a size that is larger by `NEAR` fits, too.
     """
     dims = searched_dimensions(grid)
     sizes = grid.at({})
-    others = {name: size for name, size in sizes.items() if name not in dims}
+    other_sizes = {name: size for name, size in sizes.items() if name not in dims}
     if not dims:
         return Fit(limit_bytes=limit_bytes)
 
     @cache
-    def at(size: int) -> ProcessPeaks | None:
+    def peaks_at_size(size: int) -> ProcessPeaks | None:
         return peaks_at(grid.at(dict.fromkeys(dims, size)))
 
-    def surely(size: int) -> bool:
-        peaks, further = at(size), at(floor((1 + NEAR) * size))
+    def fits_surely(size: int) -> bool:
+        peaks, further = peaks_at_size(size), peaks_at_size(floor((1 + NEAR) * size))
         return peaks is not None and max(peaks.high, (further or peaks).high) <= limit_bytes
 
-    def probably(size: int) -> bool:
-        peaks, further = at(size), at(floor((1 + USUALLY_NEAR) * size))
+    def fits_probably(size: int) -> bool:
+        peaks, further = peaks_at_size(size), peaks_at_size(floor((1 + USUALLY_NEAR) * size))
         return peaks is not None and max(peaks.usual, (further or peaks).usual) <= limit_bytes
 
-    def perhaps(size: int) -> bool:
-        peaks, nearer = at(size), at(max(1, floor(size / (1 + NEAR))))
+    def may_fit(size: int) -> bool:
+        peaks, nearer = peaks_at_size(size), peaks_at_size(max(1, floor(size / (1 + NEAR))))
         return peaks is not None and min(peaks.low, (nearer or peaks).low) <= limit_bytes
 
     start = max(1, sizes[dims[0]])
-    largest = largest_fitting_size(probably, start)
-    sure = (
-        largest_fitting_size(surely, start)
-        if largest is None
-        else largest_fitting_size(surely, largest, largest)
+    probably_fitting_size = largest_fitting_size(fits_probably, start)
+    surely_fitting_size = (
+        largest_fitting_size(fits_surely, start)
+        if probably_fitting_size is None
+        else largest_fitting_size(fits_surely, probably_fitting_size, probably_fitting_size)
     )
-    # No size that is said to fit surely is said not to fit probably.
-    largest = max((size for size in (largest, sure) if size is not None), default=None)
-    too_large = 1 + _last_fitting_size(perhaps, largest or start)
-    is_known = too_large <= MAX_DIM_SIZE and at(too_large) is not None
+    # A size that surely fits also fits probably.
+    probably_fitting_size = max(
+        (size for size in (probably_fitting_size, surely_fitting_size) if size is not None),
+        default=None,
+    )
+    too_large = 1 + _last_fitting_size(may_fit, probably_fitting_size or start)
+    is_known = too_large <= MAX_DIM_SIZE and peaks_at_size(too_large) is not None
     smallest = min(grid.steps.get(dims[0], (1,)))
-    peaks = at(largest or smallest) or ProcessPeaks(0, 0, 0)
+    peaks = peaks_at_size(probably_fitting_size or smallest) or ProcessPeaks(0, 0, 0)
     return Fit(
         limit_bytes=limit_bytes,
         dims=dims,
-        others=others,
-        surely=sure,
-        probably=largest,
+        others=other_sizes,
+        surely=surely_fitting_size,
+        probably=probably_fitting_size,
         too_large=too_large if is_known else None,
         low_bytes=peaks.low,
         usual_bytes=peaks.usual,
@@ -111,31 +115,31 @@ def find_fit(grid: SizeGrid, limit_bytes: int, peaks_at: PeaksAt) -> Fit:
 def largest_fitting_size(
     fits: Callable[[int], bool], start: int, end: int = MAX_DIM_SIZE
 ) -> int | None:
-    """Return the largest size up to `end` that fits, with all below; None if not even 1 does.
+    """Return the largest size up to `end` that fits, as do all sizes below; None if 1 does not fit.
 
     The search begins at `start`.
     """
     low = _end_of_fitting(fits, start, end)
-    # An arena takes regions of powers of two: a size may need more than a larger one. What needs
-    # more is less than twice as small.
-    below = 0
+    # An arena takes regions of powers of two, so a size may need more memory than a larger size.
+    # The larger size is then less than twice the smaller one.
+    last_fitting = 0
     for size in _spread_sizes(low // 2 + 1, low):
         if not fits(size):
-            return last_that_fits(fits, below, size) or None
-        below = size
+            return last_that_fits(fits, last_fitting, size) or None
+        last_fitting = size
     return low or None
 
 
 def _last_fitting_size(fits: Callable[[int], bool], start: int) -> int:
-    """Return the last size that fits, also behind some that do not; 0 if there is none."""
+    """Return the last size that fits, even if smaller sizes do not; 0 if none fits."""
     low = _end_of_fitting(fits, start, MAX_DIM_SIZE)
     while low < MAX_DIM_SIZE:
-        further = [
+        larger_fitting_sizes = [
             size for size in _spread_sizes(low + 1, min(2 * low + 1, MAX_DIM_SIZE)) if fits(size)
         ]
-        if not further:
+        if not larger_fitting_sizes:
             break
-        low = _end_of_fitting(fits, further[-1], MAX_DIM_SIZE)
+        low = _end_of_fitting(fits, larger_fitting_sizes[-1], MAX_DIM_SIZE)
     return low
 
 

@@ -1,7 +1,7 @@
-"""Runs of a model at the largest size that fits, as estimates do not know what a model can run.
+"""Runs of a model at the largest size that fits, as estimates do not know which sizes can run.
 
-A table of positions has a row for each position that was trained, and a network of several scales
-needs sides that it can divide.
+For example, a table of positions has a row only for each trained position, and a network of several
+scales needs sides that it can divide.
 """
 
 import time
@@ -33,15 +33,15 @@ def with_trial(fit: Fit, model_file: ModelFile, grid: SizeGrid, session: Session
     """Return `fit` after a run at the largest size that fits probably.
 
     If the model does not run there, smaller sizes are tried, and the largest one that runs takes
-    its place. Where it is not known what larger sizes need, the next one is tried, too.
+    its place. If the memory of larger sizes is unknown, the next size is tried, too.
     """
     size = fit.probably
     if size is None:
         return fit
-    available = available_memory_bytes()
-    if fit.high_bytes > available:
-        may = f"{size:,} may take {format_size(fit.high_bytes)}"
-        return _untried_fit(fit, f"{may}, and {format_size(available)} are available")
+    available_bytes = available_memory_bytes()
+    if fit.high_bytes > available_bytes:
+        need_text = f"{size:,} may take {format_size(fit.high_bytes)}"
+        return _untried_fit(fit, f"{need_text}, and {format_size(available_bytes)} are available")
     deadline = Deadline(time.monotonic() + MAX_SECONDS)
     limits = Limits(timeout_s=MAX_SECONDS, deadline=deadline)
     job = Job(model=model_file.path, session=session, limits=limits, runs=None)
@@ -83,7 +83,7 @@ def _untried_fit(fit: Fit, problem: str) -> Fit:
 
 
 def fit_at_running_sizes(fit: Fit, size: int, problem: str, runs: Callable[[int], bool]) -> Fit:
-    """Return `fit` with sizes at which the model runs, as it does not at `size`."""
+    """Return `fit` with smaller sizes at which the model runs, as it does not run at `size`."""
     largest = _largest_that_runs(size, runs)
     if largest is None:
         return msgspec.structs.replace(fit, trial="fails", problem=problem)
@@ -111,8 +111,8 @@ def _largest_that_runs(failing: int, runs: Callable[[int], bool]) -> int | None:
 def _smaller_sizes(size: int) -> Iterator[int]:
     """Yield smaller sizes, the largest first: multiples, then powers of two."""
     powers = (1 << exponent for exponent in range(size.bit_length() - 1, -1, -1))
-    last = size
+    last_size = size
     for candidate in (*(size - size % multiple for multiple in SIZE_MULTIPLES), *powers):
-        if 0 < candidate < last:
+        if 0 < candidate < last_size:
             yield candidate
-            last = candidate
+            last_size = candidate

@@ -16,7 +16,8 @@ from memdiag.records.profile import Profile
 from memdiag.units import MIB, counted, format_size, plural
 
 MAX_DIFFERENCE = 0.1
-"""Share of the measured peak, of the whole process, up to which an estimate is not called wrong."""
+"""An estimate counts as wrong if it differs from the measured peak of the whole process by more
+than this share."""
 
 
 def with_estimate(profile: Profile, ctx: AnalysisContext) -> Profile:
@@ -58,7 +59,7 @@ def session_estimate(profile: Profile, ctx: AnalysisContext) -> SessionEstimate:
 
 
 def _phase_difference_notes(profile: Profile) -> Iterator[str]:
-    """Yield a note that names the phases whose peaks the estimate misses, if there are any."""
+    """Yield notes on values of unknown size, and on phases whose peaks the estimate misses."""
     if not profile.outcome.completed or profile.estimate is None:
         return
     is_pinned = MMAP_THRESHOLD_VARIABLE in profile.session.environment
@@ -80,19 +81,20 @@ def _phase_difference_notes(profile: Profile) -> Iterator[str]:
             highest = max(highest, measured)
         if not predicted - allowed <= measured <= highest:
             differing.append(_phase_difference_text(phase.name, measured, predicted))
-    count = profile.estimate.unknown_values
-    if count:
+    unknown_count = profile.estimate.unknown_values
+    if unknown_count:
         yield (
-            f"the estimate is without {counted(count, 'value')} whose"
-            f" {plural(count, 'size', 'sizes')} only a run shows"
+            f"the estimate is without {counted(unknown_count, 'value')} whose"
+            f" {plural(unknown_count, 'size', 'sizes')} only a run shows"
         )
     if not differing:
         return
     share = f"{100 * MAX_DIFFERENCE:.0f} %"
-    named = ", ".join(differing)
+    differing_phases = ", ".join(differing)
     ignored = "".join(f"; in the estimate {note}" for note in ignored_option_notes(profile.session))
     yield (
-        f"the estimate is more than {share} off in {named}, a defect of memdiag estimate{ignored}"
+        f"the estimate is more than {share} off in {differing_phases}, a defect of memdiag"
+        f" estimate{ignored}"
     )
 
 

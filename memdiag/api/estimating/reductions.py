@@ -1,4 +1,4 @@
-"""Changes with which the peak is lower: session options, and smaller sizes of free dimensions."""
+"""Changes that lower the peak: session options, and smaller sizes of free dimensions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from memdiag.records.estimate import EstimatedPoint, Reduction
 from memdiag.units import MIB
 
 MIN_REDUCTION_SHARE = 0.01
-"""Smaller reductions, as shares of the peak, are not listed."""
+"""Reductions by a smaller share of the peak are not listed."""
 
 REDUCING_OPTIONS: dict[str, dict[str, Any]] = {
     "enable_mem_pattern=0": {"has_pattern": False},
@@ -23,13 +23,13 @@ REDUCING_OPTIONS: dict[str, dict[str, Any]] = {
 those that cost least latency first."""
 
 
-def _other_settings(settings: EstimatedSettings) -> dict[str, EstimatedSettings]:
-    """Return the configurations with one of `REDUCING_OPTIONS` each that differ from `settings`."""
+def _settings_by_option(settings: EstimatedSettings) -> dict[str, EstimatedSettings]:
+    """Return `settings` with each of `REDUCING_OPTIONS` that changes them, by option."""
     return {
-        name: other
+        name: changed_settings
         for name, changes in REDUCING_OPTIONS.items()
-        if (other := replace(settings, **changes)) != settings
-        # A lower level is no remedy for one that is lower still.
+        if (changed_settings := replace(settings, **changes)) != settings
+        # An option that sets a level is no remedy for a session whose level is lower already.
         and not ("level" in changes and settings.level not in ("all", "layout"))
     }
 
@@ -39,27 +39,30 @@ def peak_reductions(
 ) -> tuple[Reduction, ...]:
     """Return the changes with which the peak of `point` is lower, the largest reduction first.
 
-    Each is a session option, or half the size of one free dimension: what a loop over two parts
-    along it would need.
+    A change is a session option, or half the size of a free dimension, which is what a loop over
+    two parts along it would need.
     """
     reductions = []
 
-    def add(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
-        less = session.most_probable(sizes)
-        if less.peak_bytes + max(MIB, MIN_REDUCTION_SHARE * point.peak_bytes) <= point.peak_bytes:
+    def add_reduction(change: str, session: SessionEstimate, sizes: Mapping[str, int]) -> None:
+        changed_point = session.most_probable(sizes)
+        if (
+            changed_point.peak_bytes + max(MIB, MIN_REDUCTION_SHARE * point.peak_bytes)
+            <= point.peak_bytes
+        ):
             reductions.append(
                 Reduction(
                     change=change,
-                    peak_bytes=less.peak_bytes,
+                    peak_bytes=changed_point.peak_bytes,
                     run_bytes=ctx.activations(sizes).peak_bytes,
                 )
             )
 
     session = SessionEstimate(ctx, settings)
     for name, sizes in grid.halved(point.dims).items():
-        # A graph that does not fit a size leaves values unknown, which count as nothing.
+        # In a graph that does not fit a size, more values are unknown, which count as nothing.
         if ctx.activations(sizes).unknown <= point.unknown_values:
-            add(f"{name}={sizes[name]}", session, sizes)
-    for name, other in _other_settings(settings).items():
-        add(name, SessionEstimate(ctx, other), point.dims)
+            add_reduction(f"{name}={sizes[name]}", session, sizes)
+    for name, changed_settings in _settings_by_option(settings).items():
+        add_reduction(name, SessionEstimate(ctx, changed_settings), point.dims)
     return tuple(sorted(reductions, key=lambda reduction: reduction.peak_bytes))

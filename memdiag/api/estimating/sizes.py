@@ -16,13 +16,13 @@ from memdiag.records.dimension import Dimension
 from memdiag.runner.job import InputConfig
 
 MAX_RANGE_SIZES = 8
-"""Sizes of a dimension into which a range is divided at most."""
+"""The most sizes into which a range is divided."""
 
 MAX_GRID_POINTS = 64
-"""Combinations of sizes at most."""
+"""The most combinations of sizes."""
 
 MAX_VARIED_DIMENSIONS = 32
-"""Free dimensions whose sizes are varied one by one: each takes an inference of all shapes."""
+"""Free dimensions whose sizes are varied one by one. For each of them all shapes are inferred."""
 
 DimSizes = int | tuple[int, int] | list[int]
 """The size of a dimension, a range (low, high) of sizes, or a list of sizes."""
@@ -35,7 +35,7 @@ class SizeGrid:
     Attributes:
         dimensions: the free dimensions with the sizes of the first point.
         notes: sentences on the choice of sizes.
-        steps: the sizes of each dimension that was given several, by name.
+        steps: the sizes of each dimension that has several sizes, by name.
         inputs, totals: the axes of the inputs, and the dimensions that are sums of two others.
     """
 
@@ -51,19 +51,19 @@ class SizeGrid:
         given_names = {
             dimension.name for dimension in self.dimensions if dimension.source == "given"
         }
-        keys = {axis.key: axis for axes in self.inputs.values() for axis in axes or ()}
+        axis_by_key = {axis.key: axis for axes in self.inputs.values() for axis in axes or ()}
         return tuple(
             dimension
             for dimension in self.dimensions
             if dimension.name in given_names
-            or not (dimension.name in self.totals or is_expression(dimension.name, keys))
+            or not (dimension.name in self.totals or is_expression(dimension.name, axis_by_key))
         )
 
     def at(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of all free dimensions at `sizes` of some of them."""
-        first = {dimension.name: dimension.size for dimension in self.free}
+        """Return the sizes of all free dimensions if some of them have the sizes in `sizes`."""
+        first_sizes = {dimension.name: dimension.size for dimension in self.free}
         all_sizes = choose_sizes(
-            self.inputs, dims={**first, **sizes}, given={}, free_dim=1, totals=self.totals
+            self.inputs, dims={**first_sizes, **sizes}, given={}, free_dim=1, totals=self.totals
         )
         return {dimension.name: all_sizes[dimension.name] for dimension in self.dimensions}
 
@@ -74,14 +74,20 @@ class SizeGrid:
         return self.free[:MAX_VARIED_DIMENSIONS]
 
     def doubled(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return for varied dimensions the sizes of all if it is twice as large as in `sizes`."""
+        """Return the sizes of all dimensions with one of them twice as large as in `sizes`.
+
+        The result has an entry for each varied dimension, by its name.
+        """
         return {
             dimension.name: self._sizes_with(sizes, dimension.name, 2 * sizes[dimension.name])
             for dimension in self.varied
         }
 
     def halved(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-        """Return for varied dimensions of 2 or more the sizes of all if it is half as large."""
+        """Return the sizes of all dimensions with one of them half as large as in `sizes`.
+
+        The result has an entry for each varied dimension of size 2 or more, by its name.
+        """
         return {
             dimension.name: self._sizes_with(sizes, dimension.name, sizes[dimension.name] // 2)
             for dimension in self.varied
@@ -89,11 +95,12 @@ class SizeGrid:
         }
 
     def _sizes_with(self, sizes: Mapping[str, int], name: str, size: int) -> dict[str, int]:
-        free = {dimension.name: sizes[dimension.name] for dimension in self.free}
-        return self.at({**free, name: size})
+        free_sizes = {dimension.name: sizes[dimension.name] for dimension in self.free}
+        return self.at({**free_sizes, name: size})
 
     def points(self) -> Iterator[dict[str, int]]:
-        """Yield the sizes of all free dimensions at each point; the last one changes first."""
+        """Yield the sizes of all free dimensions at each point; the last dimension varies
+        fastest."""
         for sizes in product(*self.steps.values()):
             yield self.at(dict(zip(self.steps, sizes, strict=True)))
 
@@ -108,33 +115,37 @@ def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
             many combinations.
     """
     dims = dims_by_name(model_file.graph, model_file.functions, dims)
-    lists = {name: size for name, size in dims.items() if isinstance(size, list)}
-    ranges = {name: size for name, size in dims.items() if isinstance(size, tuple)}
-    for name, sizes in lists.items():
+    lists_by_name = {name: size for name, size in dims.items() if isinstance(size, list)}
+    ranges_by_name = {name: size for name, size in dims.items() if isinstance(size, tuple)}
+    for name, sizes in lists_by_name.items():
         check_dims(dict.fromkeys([name], 1) if sizes else None)
         for size in sizes:
             check_dims({name: size})
         if not sizes:
             raise UsageError(f"dimension {name!r} has no size. Give one size or more.")
-    for name, size_range in ranges.items():
+    for name, size_range in ranges_by_name.items():
         check_size_range(name, size_range)
-    single = {n: size for n, size in dims.items() if n not in lists and n not in ranges}
-    check_dims(single)
-    steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists.items()}
-    steps |= _steps_of_ranges(ranges, prod(map(len, steps.values())))
+    single_sizes = {
+        name: size
+        for name, size in dims.items()
+        if name not in lists_by_name and name not in ranges_by_name
+    }
+    check_dims(single_sizes)
+    steps = {name: list(dict.fromkeys(sizes)) for name, sizes in lists_by_name.items()}
+    steps |= _steps_of_ranges(ranges_by_name, prod(map(len, steps.values())))
     count = prod(map(len, steps.values()))
     if count > MAX_GRID_POINTS:
         raise UsageError(
             f"{count} combinations of sizes are too many. Give at most {MAX_GRID_POINTS}."
         )
-    # In the order in which they were given.
+    # In the order of `dims`.
     steps = {name: steps[name] for name in dims if name in steps}
-    first = {name: size for name, size in dims.items() if isinstance(size, int)}
-    first |= {name: sizes[0] for name, sizes in steps.items()}
+    first_sizes = {name: size for name, size in dims.items() if isinstance(size, int)}
+    first_sizes |= {name: sizes[0] for name, sizes in steps.items()}
     for name, sizes in steps.items():
         if min(sizes) < 0:
             raise UsageError(f"dimension {name!r} must be 0 or greater, not {min(sizes)}.")
-    chosen = choose_inputs(model_file, InputConfig(dims=first))
+    chosen = choose_inputs(model_file, InputConfig(dims=first_sizes))
     inputs = free_axes(model_file.graph)
     roles = axis_roles(model_file.graph, model_file.functions)
     grid = SizeGrid(
@@ -155,16 +166,16 @@ def size_grid(model_file: ModelFile, dims: Mapping[str, DimSizes]) -> SizeGrid:
 def size_steps(low: int, high: int, max_count: int) -> list[int]:
     """Return at most `max_count` sizes from `low` to `high`.
 
-    Each size is a power of two times the size before it. The last step may be shorter or a
-    little longer, as both ends are among the sizes.
+    All steps are by the same power of two. Only the last one may be smaller or a little larger, as
+    both `low` and `high` are among the sizes.
     """
     if low == high:
         return [low]
     factor = 2
     while True:
         sizes = [low]
-        while (following := max(1, sizes[-1] * factor)) < high:
-            sizes.append(following)
+        while (next_size := max(1, sizes[-1] * factor)) < high:
+            sizes.append(next_size)
         if len(sizes) > 1 and sizes[-1] * sqrt(factor) > high:
             sizes.pop()
         sizes.append(high)
@@ -173,14 +184,16 @@ def size_steps(low: int, high: int, max_count: int) -> list[int]:
         factor *= 2
 
 
-def _steps_of_ranges(ranges: Mapping[str, tuple[int, int]], others: int) -> dict[str, list[int]]:
-    """Return the sizes in `ranges`, fewer of each where all combinations would be too many.
+def _steps_of_ranges(
+    ranges: Mapping[str, tuple[int, int]], other_combinations: int
+) -> dict[str, list[int]]:
+    """Return the sizes in `ranges`, fewer of each if there would be too many combinations.
 
-    `others` is the number of combinations of the dimensions without a range.
+    `other_combinations` is the number of combinations of the dimensions without a range.
     """
     for max_count in range(MAX_RANGE_SIZES, 2, -1):
         steps = {name: size_steps(*ends, max_count) for name, ends in ranges.items()}
-        if others * prod(map(len, steps.values())) <= MAX_GRID_POINTS:
+        if other_combinations * prod(map(len, steps.values())) <= MAX_GRID_POINTS:
             return steps
     return {name: size_steps(*ends, 2) for name, ends in ranges.items()}
 

@@ -1,4 +1,4 @@
-"""What an estimate says of values whose sizes only a run shows."""
+"""What an estimate says about values whose sizes only a run shows."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,8 @@ from memdiag.units import counted, plural, some_of
 
 
 def unknown_sizes_note(ctx: AnalysisContext, point: EstimatedPoint) -> str:
-    """Return how many values of `point` have unknown sizes, and the nodes at which that begins."""
+    """Return a note on the values of `point` that have unknown sizes, and the nodes where they
+    begin."""
     count = point.unknown_values
     nodes = [ctx.graphs.qualified(scope, node) for scope, node in _first_nodes(ctx, point)]
     text = (
@@ -27,24 +28,25 @@ def unknown_sizes_note(ctx: AnalysisContext, point: EstimatedPoint) -> str:
 
 
 def size_inputs(ctx: AnalysisContext, point: EstimatedPoint) -> dict[str, str]:
-    """Return the inputs on whose numbers unknown sizes of `point` depend: what they are in a run.
+    """Return notes on the inputs whose numbers decide unknown sizes of `point`, by input.
 
-    Only inputs that have one number in all elements are named, such as ones.
+    A note says which number the input has in a run. Only inputs are named whose elements are all
+    the same number, such as 1.
     """
     main, shapes = ctx.graphs.main, ctx.shapes_at(point.dims)
     pending = [(scope, name) for scope, node in _first_nodes(ctx, point) for name in node.input]
     reached: set[tuple[Scope, str]] = set()
     while pending:
         scope, name = pending.pop()
-        defining = scope.defining_scope(name)
-        kind = None if defining is None else shapes.of(defining, name)
+        defining_scope = scope.defining_scope(name)
+        kind = None if defining_scope is None else shapes.of(defining_scope, name)
         is_integer = kind is not None and kind.dtype in ("int32", "int64")
-        if defining is None or not is_integer or (defining, name) in reached:
+        if defining_scope is None or not is_integer or (defining_scope, name) in reached:
             continue
-        reached.add((defining, name))
-        producer = defining.producers.get(name)
+        reached.add((defining_scope, name))
+        producer = defining_scope.producers.get(name)
         if producer is not None and producer.op_type not in ("Shape", "Size"):
-            pending += [(defining, operand) for operand in producer.input]
+            pending += [(defining_scope, operand) for operand in producer.input]
     plans = plan_inputs(ctx.model_file, dims=point.dims, given={})
     return {
         plan.name: plan.note

@@ -11,5 +11,5 @@ from memdiag.attribution.layout import Layout
 def all_layouts() -> tuple[Layout, ...]:
     """Return the layouts of all modules: ``original`` first, then the others by name."""
     modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    known: list[Layout] = [module.LAYOUT for module in modules]
-    return tuple(sorted(known, key=lambda layout: (layout.kind != "original", layout.name)))
+    layouts: list[Layout] = [module.LAYOUT for module in modules]
+    return tuple(sorted(layouts, key=lambda layout: (layout.kind != "original", layout.name)))

@@ -44,12 +44,12 @@ class PackedFp32(Layout):
                 yield self._packed_copy([values], {"transB": "0", **values.parameters})
             transposed = values.viewed(np.transpose)
             yield self._packed_copy([transposed], {"transB": "1", **values.parameters})
-            for heads, parts in head_columns(weight.shape[1], hints.heads):
-                for third, operand in enumerate("QKV"):
-                    heads_columns = parts[third * heads : (third + 1) * heads]
+            for heads, slices in head_columns(weight.shape[1], hints.heads):
+                for operand_index, operand in enumerate("QKV"):
+                    heads_columns = slices[operand_index * heads : (operand_index + 1) * heads]
                     matrices = [
-                        values.viewed(partial(_column_slice, columns=part))
-                        for part in heads_columns
+                        values.viewed(partial(_column_slice, columns=columns))
+                        for columns in heads_columns
                     ]
                     parameters = {"heads": str(heads), "operand": operand, **values.parameters}
                     yield self._packed_copy(matrices, parameters)
@@ -73,12 +73,12 @@ class PackedFp32(Layout):
         gaps = []
         offset = 0
         for matrix in matrices:
-            used, matrix_segments = column_panel_segments(
+            nbytes, matrix_segments = column_panel_segments(
                 (matrix,), depth=_FP32_SLICE_ROWS, offset=offset
             )
-            end = round_up(offset + used)
-            if end > offset + used:
-                gaps.append((offset + used, end - offset - used))
+            end = round_up(offset + nbytes)
+            if end > offset + nbytes:
+                gaps.append((offset + nbytes, end - offset - nbytes))
             segments += matrix_segments
             offset = end
         return VirtualCopy(self.name, self.kind, offset, segments, parameters, tuple(gaps))

@@ -51,12 +51,12 @@ class _PackedForm:
         }
 
     def tile_form(self) -> "_PackedForm":
-        """Return the form that kernels with AMX read: those of 1.24 and older of all weights, newer
-        ones of signed weights only."""
+        """Return the form that kernels with AMX read: up to 1.24 for all weights, in newer releases
+        for signed weights only."""
         return replace(self, depth=2048, rows_multiple=_TILE_ROWS)
 
     def is_plain_again(self, rows: int) -> bool:
-        """Return whether a matrix of `rows` has the form that kernels without AMX read, too."""
+        """Return whether a matrix of `rows` has the same form for kernels with and without AMX."""
         return (
             bool(self.rows_multiple) and rows <= _PackedForm.depth and not rows % self.rows_multiple
         )
@@ -110,20 +110,22 @@ class PackedInt8(Layout):
         derived, unspecified = [], []
         offset = 0
         for parts in matrices:
-            columns = round_up(parts[0].shape[1], PANEL_COLUMNS) * 4
+            sum_bytes = round_up(parts[0].shape[1], PANEL_COLUMNS) * 4
             segments.append(_column_sum_segment(parts, form, offset))
-            derived.append((offset, columns))
-            size, panel_segments = column_panel_segments(
+            derived.append((offset, sum_bytes))
+            panel_bytes, panel_segments = column_panel_segments(
                 [ElementValues((part,), part.dtype, form.combine) for part in parts],
                 depth=form.depth,
                 group=form.group,
                 rows_multiple=form.rows_multiple,
-                offset=offset + columns,
+                offset=offset + sum_bytes,
             )
             segments.extend(panel_segments)
-            end = offset + round_up(columns + size)
-            if end > offset + columns + size:
-                unspecified.append((offset + columns + size, end - offset - columns - size))
+            end = offset + round_up(sum_bytes + panel_bytes)
+            if end > offset + sum_bytes + panel_bytes:
+                unspecified.append(
+                    (offset + sum_bytes + panel_bytes, end - offset - sum_bytes - panel_bytes)
+                )
             offset = end
         return VirtualCopy(
             self.name,
@@ -139,7 +141,7 @@ class PackedInt8(Layout):
 def _matrix_arrangements(
     weight: Array, hints: LayoutHints
 ) -> Iterator[tuple[list[list[Array]], dict[str, str]]]:
-    """Yield the matrices that are packed one after the other, each as parts, and what they are."""
+    """Yield matrices that are packed one after the other, each in parts, and their parameters."""
     if weight.ndim == 2:
         yield [[weight]], {"transB": "0"}
         yield [[weight.T]], {"transB": "1"}
@@ -178,14 +180,14 @@ def _flip_sign_bits(values: Array) -> Array:
 def _column_sum_segment(parts: list[Array], form: _PackedForm, offset: int) -> CopySegment:
     columns = parts[0].shape[1]
 
-    def total() -> Array:
+    def column_sums() -> Array:
         sums = np.full(columns, -128 * form.flipped * sum(map(len, parts)), np.int64)
         for part in parts:
             for start in range(0, len(part), _SUM_ROWS):
                 sums += part[start : start + _SUM_ROWS].sum(0, dtype=np.int32)
         return sums.astype(np.int32)
 
-    source = DeferredArray((columns,), (4,), total)
+    source = DeferredArray((columns,), (4,), column_sums)
     return CopySegment(
         offset, np.dtype(np.int32), (round_up(columns, PANEL_COLUMNS),), (4,), (source,)
     )

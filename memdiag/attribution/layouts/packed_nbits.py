@@ -51,7 +51,7 @@ class _ColumnValues:
         """The bytes of one packed column."""
         return int(self.values.shape[2] * self.values.shape[3] * self.bits // 8)
 
-    def packed(self, block: int, run: int, *, tiled: bool) -> tuple[CopySegment, ...]:
+    def packed_segments(self, block: int, run: int, *, tiled: bool) -> tuple[CopySegment, ...]:
         """Return the segments of the packed values, from offset 0 on.
 
         Values of one column are stored in runs of `run`. Two 4-bit values half a run apart share a
@@ -59,11 +59,17 @@ class _ColumnValues:
         by blocks of `block` values, and columns of an incomplete tile one after the other.
         """
         depth = self.values.shape[2] * self.values.shape[3]
-        whole = depth - depth % run
-        full = self.columns - self.columns % _TILE_COLUMNS if tiled else 0
+        whole_depth = depth - depth % run
+        tiled_columns = self.columns - self.columns % _TILE_COLUMNS if tiled else 0
         segments = []
-        for begin, end, tile in ((0, full, _TILE_COLUMNS), (full, self.columns, 1)):
-            for start, stop, length in ((0, whole, run), (whole, depth, min(block, run))):
+        for begin, end, tile in (
+            (0, tiled_columns, _TILE_COLUMNS),
+            (tiled_columns, self.columns, 1),
+        ):
+            for start, stop, length in (
+                (0, whole_depth, run),
+                (whole_depth, depth, min(block, run)),
+            ):
                 if begin < end and start < stop:
                     segments.append(self._tile_segment((begin, end), (start, stop), length, tile))
         return tuple(segments)
@@ -71,21 +77,47 @@ class _ColumnValues:
     def _tile_segment(
         self, columns: tuple[int, int], depth: tuple[int, int], run: int, tile: int
     ) -> CopySegment:
-        _, shared, _, paired = self.values.shape
+        _, shared_columns, _, paired_values = self.values.shape
         count, length = columns[1] - columns[0], run * self.bits // 8
         runs = (depth[1] - depth[0]) // run
-        across = tile if tile > 1 else count
-        tiles = count // across
+        tile_columns = tile if tile > 1 else count
+        tiles = count // tile_columns
         halves = 8 // self.bits
-        shape = (tiles, runs, across // shared, shared, run // paired // halves, paired)
+        shape = (
+            tiles,
+            runs,
+            tile_columns // shared_columns,
+            shared_columns,
+            run // paired_values // halves,
+            paired_values,
+        )
         if tile > 1:
-            strides = [tile * self.column_bytes, tile * length, shared * length, length, paired, 1]
+            strides = [
+                tile * self.column_bytes,
+                tile * length,
+                shared_columns * length,
+                length,
+                paired_values,
+                1,
+            ]
         else:
-            apart = self.column_bytes
-            strides = [count * apart, length, shared * apart, apart, paired, 1]
+            column_bytes = self.column_bytes
+            strides = [
+                count * column_bytes,
+                length,
+                shared_columns * column_bytes,
+                column_bytes,
+                paired_values,
+                1,
+            ]
         views = [
             self._strided_view(
-                array, columns[0] // shared, depth[0] // paired, half, run // paired, shape
+                array,
+                columns[0] // shared_columns,
+                depth[0] // paired_values,
+                half,
+                run // paired_values,
+                shape,
             )
             for half in range(halves)
             for array in ([self.values] if self.shifts is None else [self.values, self.shifts])
@@ -104,10 +136,10 @@ class _ColumnValues:
     def _strided_view(
         self, array: Array, column: int, position: int, half: int, run: int, shape: tuple[int, ...]
     ) -> Array:
-        corner = array[column:, :, position + half * shape[4] :]
+        from_first_element = array[column:, :, position + half * shape[4] :]
         first, second, third, fourth = array.strides
         strides = (shape[2] * first, run * third, first, second, third, fourth)
-        view: Array = as_strided(corner, shape, strides, writeable=False)
+        view: Array = as_strided(from_first_element, shape, strides, writeable=False)
         return view
 
     def _combine_function(self) -> CombineFunction | None:
@@ -125,9 +157,9 @@ class PackedNBits(Layout):
     becomes bytes of two values half a run apart, in the same order otherwise. ``int8`` products
     (level 4): adjacent runs of 128 values (AVX-512) or 64 (AVX2) of four columns; then ``-scale *
     zero_point`` of each block as ``[N / 16][blocks][16]`` fp32, then the scales in the order of
-    their blocks. Releases such as 1.24 leave the padding of the last 16 columns as it was
-    allocated, so that the sums of an incomplete 16 are not compared. ``none``: the weight of a
-    DequantizeLinear converted to MatMulNBits, before any packing.
+    their blocks. Releases such as 1.24 do not initialize the padding of the last 16 columns, so
+    the sums of an incomplete panel are not compared. ``none``: the weight of a DequantizeLinear
+    converted to MatMulNBits, before any packing.
     """
 
     name: str = "packed_nbits"
@@ -143,46 +175,54 @@ class PackedNBits(Layout):
             if matrix is None:
                 continue
             if quantization.bits == 4:
-                yield self._values_only(
+                yield self._values_copy(
                     matrix, quantization, "fp32", min(quantization.block_size, 64)
                 )
             if quantization.by_row:
-                yield self._values_only(matrix, quantization, "none", 8 // quantization.bits)
+                yield self._values_copy(matrix, quantization, "none", 8 // quantization.bits)
             for kernel, run in _SPAN_VALUES_BY_KERNEL.items():
                 yield self._int8_copy(matrix, quantization, kernel, run)
 
-    def _values_only(
+    def _values_copy(
         self, matrix: _ColumnValues, quantization: BlockQuantization, products: str, run: int
     ) -> VirtualCopy:
         return VirtualCopy(
             self.name,
             self.kind,
             matrix.columns * matrix.column_bytes,
-            matrix.packed(quantization.block_size, run, tiled=False),
+            matrix.packed_segments(quantization.block_size, run, tiled=False),
             {"products": products, **_quantization_parameters(quantization)},
         )
 
     def _int8_copy(
         self, matrix: _ColumnValues, quantization: BlockQuantization, kernel: str, run: int
     ) -> VirtualCopy:
-        untiled = quantization.bits == 4 and quantization.block_size == 16
-        if untiled and kernel == "avx2":
+        is_untiled = quantization.bits == 4 and quantization.block_size == 16
+        if is_untiled and kernel == "avx2":
             run = 16
-        segments = matrix.packed(quantization.block_size, run, tiled=not untiled)
-        data = matrix.columns * matrix.column_bytes
-        sums = round_up(data)
-        scales = sums + round_up(quantization.columns, PANEL_COLUMNS) * quantization.blocks * 4
-        end = scales + quantization.columns * quantization.blocks * 4
-        nbytes = data + _ALIGNMENT_SLACK_BYTES + (end - sums) + _ALIGNMENT_SLACK_BYTES
+        segments = matrix.packed_segments(quantization.block_size, run, tiled=not is_untiled)
+        data_bytes = matrix.columns * matrix.column_bytes
+        sums_offset = round_up(data_bytes)
+        scales_offset = (
+            sums_offset + round_up(quantization.columns, PANEL_COLUMNS) * quantization.blocks * 4
+        )
+        end = scales_offset + quantization.columns * quantization.blocks * 4
+        nbytes = data_bytes + _ALIGNMENT_SLACK_BYTES + (end - sums_offset) + _ALIGNMENT_SLACK_BYTES
         panels = quantization.columns // PANEL_COLUMNS
-        summed = sums + panels * PANEL_COLUMNS * quantization.blocks * 4
-        gaps = [(data, sums - data), (summed, scales - summed), (end, nbytes - end)]
+        summed_end = sums_offset + panels * PANEL_COLUMNS * quantization.blocks * 4
+        gaps = [
+            (data_bytes, sums_offset - data_bytes),
+            (summed_end, scales_offset - summed_end),
+            (end, nbytes - end),
+        ]
         if quantization.scales is None:
-            gaps = [(data, nbytes - data)]
+            gaps = [(data_bytes, nbytes - data_bytes)]
         else:
-            segments += _zero_point_segments(quantization, sums)
-            per_run = 1 if untiled else max(1, run // quantization.block_size)
-            segments += _scale_segments(quantization, scales, per_run, tiled_columns=not untiled)
+            segments += _zero_point_segments(quantization, sums_offset)
+            blocks_per_run = 1 if is_untiled else max(1, run // quantization.block_size)
+            segments += _scale_segments(
+                quantization, scales_offset, blocks_per_run, tiled=not is_untiled
+            )
         unspecified = tuple(gap for gap in gaps if gap[1])
         parameters = {
             "products": "int8",
@@ -223,24 +263,24 @@ def _column_matrix(weight: Array, quantization: BlockQuantization) -> _ColumnVal
         return None
     if weight.dtype.itemsize != 1 or weight.dtype.hasobject:
         return None
-    stored = weight.reshape(-1).view(np.uint8)
-    padded = quantization.blocks * block
+    stored_bytes = weight.reshape(-1).view(np.uint8)
+    padded_depth = quantization.blocks * block
     if not quantization.by_row:
-        shared = 8 // quantization.bits
-        if stored.size != columns * padded // shared:
+        values_per_byte = 8 // quantization.bits
+        if stored_bytes.size != columns * padded_depth // values_per_byte:
             return None
-        values = stored.reshape(columns, 1, padded // shared, 1)
+        values = stored_bytes.reshape(columns, 1, padded_depth // values_per_byte, 1)
         return _shifted_column_values(
-            np.broadcast_to(values, (*values.shape[:3], shared)), quantization, axis=3
+            np.broadcast_to(values, (*values.shape[:3], values_per_byte)), quantization, axis=3
         )
-    if padded != depth:
+    if padded_depth != depth:
         return None
-    if stored.size == columns * depth:
-        values = stored.reshape(depth, columns).T[:, None, :, None]
+    if stored_bytes.size == columns * depth:
+        values = stored_bytes.reshape(depth, columns).T[:, None, :, None]
         return _shifted_column_values(values, quantization, axis=1)
-    if quantization.bits == 8 or columns % 2 or stored.size != columns * depth // 2:
+    if quantization.bits == 8 or columns % 2 or stored_bytes.size != columns * depth // 2:
         return None
-    values = stored.reshape(depth, columns // 2).T[:, None, :, None]
+    values = stored_bytes.reshape(depth, columns // 2).T[:, None, :, None]
     return _shifted_column_values(
         np.broadcast_to(values, (columns // 2, 2, depth, 1)), quantization, axis=1
     )
@@ -258,47 +298,56 @@ def _shifted_column_values(
 
 
 def _zero_point_segments(quantization: BlockQuantization, offset: int) -> tuple[CopySegment, ...]:
-    """Return the sums of the columns in whole panels."""
+    """Return the segments of the block sums, for the columns in whole panels."""
     assert quantization.scales is not None
-    whole = quantization.columns - quantization.columns % PANEL_COLUMNS
-    if not whole:
+    whole_columns = quantization.columns - quantization.columns % PANEL_COLUMNS
+    if not whole_columns:
         return ()
     scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
     if quantization.zero_points is None:
-        zeros = np.broadcast_to(np.uint8(1 << quantization.bits - 1), scales.shape)
+        zero_points = np.broadcast_to(np.uint8(1 << quantization.bits - 1), scales.shape)
     else:
-        zeros = quantization.zero_points.reshape(scales.shape)
-    values = ElementValues((scales[:whole], zeros[:whole]), np.dtype(np.float32), _negated_product)
+        zero_points = quantization.zero_points.reshape(scales.shape)
+    values = ElementValues(
+        (scales[:whole_columns], zero_points[:whole_columns]),
+        np.dtype(np.float32),
+        _negated_product,
+    )
     order = ((0, "outer"), (1, "outer"), (0, "inner"))
     _, segments = tiled_segments(values, (PANEL_COLUMNS, 1), order, offset=offset)
     return segments
 
 
 def _scale_segments(
-    quantization: BlockQuantization, offset: int, per_run: int, *, tiled_columns: bool
+    quantization: BlockQuantization, offset: int, blocks_per_run: int, *, tiled: bool
 ) -> tuple[CopySegment, ...]:
-    """Return the scales in the order of the blocks of the packed values."""
+    """Return the segments of the scales, in the order of the blocks of the packed values."""
     assert quantization.scales is not None
     scales = quantization.scales.reshape(quantization.columns, quantization.blocks)
-    full = quantization.columns - quantization.columns % _TILE_COLUMNS if tiled_columns else 0
-    whole = quantization.blocks - quantization.blocks % per_run
-    row = quantization.blocks * 4
+    tiled_columns = quantization.columns - quantization.columns % _TILE_COLUMNS if tiled else 0
+    whole_blocks = quantization.blocks - quantization.blocks % blocks_per_run
+    row_bytes = quantization.blocks * 4
     segments: tuple[CopySegment, ...] = ()
     order = ((0, "outer"), (1, "outer"), (0, "inner"), (1, "inner"))
-    for start, stop, run in ((0, whole, per_run), (whole, quantization.blocks, 1)):
-        if full and start < stop:
+    for start, stop, run in (
+        (0, whole_blocks, blocks_per_run),
+        (whole_blocks, quantization.blocks, 1),
+    ):
+        if tiled_columns and start < stop:
             _, run_segments = tiled_segments(
-                _fp32_scales(scales[:full, start:stop]),
+                _fp32_scales(scales[:tiled_columns, start:stop]),
                 (_TILE_COLUMNS, run),
                 order,
                 offset=offset + start * _TILE_COLUMNS * 4,
-                strides=(_TILE_COLUMNS * row, _TILE_COLUMNS * run * 4, run * 4, 4),
+                strides=(_TILE_COLUMNS * row_bytes, _TILE_COLUMNS * run * 4, run * 4, 4),
             )
             segments += run_segments
-    if full < quantization.columns:
-        rest = _fp32_scales(scales[full:])
+    if tiled_columns < quantization.columns:
+        untiled_scales = _fp32_scales(scales[tiled_columns:])
         rows = ((0, "outer"), (1, "outer"))
-        segments += tiled_segments(rest, (1, 1), rows, offset=offset + full * row)[1]
+        segments += tiled_segments(
+            untiled_scales, (1, 1), rows, offset=offset + tiled_columns * row_bytes
+        )[1]
     return segments
 
 

@@ -62,7 +62,7 @@ class ReorderedOnednn(Layout):
             if is_depthwise
             else (outputs, *spatial, inputs, (axis, "inner"))
         )
-        blocks = tuple(block if each == axis else 1 for each in range(len(values.shape)))
+        blocks = tuple(block if index == axis else 1 for index in range(len(values.shape)))
         nbytes, segments = tiled_segments(values, blocks, order)
         name = "HWC" if is_depthwise else "OHWIo" if spatial else "OIo"
         parameters = {"order": name, "block": str(block), **values.parameters}

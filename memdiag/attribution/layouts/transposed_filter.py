@@ -22,8 +22,8 @@ class TransposedFilter(Layout):
     packed_inputs = TRANSPOSED_FILTER_INPUTS
 
     def candidates(self, weight: Array, hints: LayoutHints) -> Iterator[VirtualCopy]:
-        """Yield a transposed copy of a filter for each number of groups in the graph; for 1 if
-        unknown."""
+        """Yield a transposed copy of a filter for each number of groups in the graph; for one group
+        if none is known."""
         if weight.ndim < 3 or not weight.size:
             return
         for values in fp32_values(weight, hints):

@@ -110,6 +110,6 @@ def run(options: Namespace) -> int:
             **values,
         )
 
-    with destination.written(result) as written:
-        print_record(result, written, format=options.format, detail=options.detail)
+    with destination.written_reports(result) as report_paths:
+        print_record(result, report_paths, format=options.format, detail=options.detail)
     return EXIT_CLEAN if any(column.measured for column in result.columns) else EXIT_ERROR

@@ -110,10 +110,10 @@ def run(options: Namespace) -> int:
             run_model = not options.no_run
             result = estimate(options.model, run=run_model, measure=options.measure, **arguments)
 
-    with destination.written(result) as written:
+    with destination.written_reports(result) as report_paths:
         print_record(
             result,
-            written,
+            report_paths,
             format=options.format,
             detail=options.detail,
             machine_formats={"k8s": estimated_resources},
@@ -122,7 +122,7 @@ def run(options: Namespace) -> int:
 
 
 def _refuse_options_of_other_memory(options: Namespace, *, is_on_gpu: bool) -> None:
-    """Raise UsageError for an option that is for the memory of the host or of a GPU alone."""
+    """Raise UsageError for an option that applies only to the other memory, host or GPU."""
     if not is_on_gpu:
         reason = "is for --provider CUDAExecutionProvider."
         refuse_options(options, configure, _OPTIONS_FOR_GPU, reason)

@@ -44,9 +44,9 @@ def run(options: Namespace) -> int:
         except UsageError as error:
             text = remedy_page(name)
             names = [*(detector.rule.name for detector in all_detectors()), *remedy_page_names()]
-            similar = get_close_matches(name, names, n=1)
-            if not text and similar:
-                message = f"unknown name {name!r}. Did you mean {similar[0]}?"
+            similar_names = get_close_matches(name, names, n=1)
+            if not text and similar_names:
+                message = f"unknown name {name!r}. Did you mean {similar_names[0]}?"
                 raise UsageError(message) from error
             if not text:
                 rules = ", ".join(detector.rule.name for detector in all_detectors())

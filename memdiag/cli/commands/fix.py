@@ -106,7 +106,7 @@ def run(options: Namespace) -> int:
     from memdiag.cli.progress import StatusLine
     from memdiag.tuning.points import BUDGET_FIGURES
 
-    # The reports take up to three times as long as these imports, on a busy machine as well.
+    # Writing the reports takes up to three times as long as these imports, even on a busy machine.
     reports_s = 3 * (time.monotonic() - started) if options.out else 0.0
     budget = sizes_by_name("--budget", options.budget, BUDGET_FIGURES)
     destination = ReportDestination(options.out)
@@ -124,8 +124,8 @@ def run(options: Namespace) -> int:
             **read_options(options, FixOptions),
         )
     result = msgspec.structs.replace(result, command=command_line_words())
-    with destination.written(result) as written:
-        print_record(result, written, format=options.format, detail=options.detail)
+    with destination.written_reports(result) as report_paths:
+        print_record(result, report_paths, format=options.format, detail=options.detail)
     if result.write_problem:
         return EXIT_ERROR
     fits = result.chosen_point is not None and result.chosen_point.fits

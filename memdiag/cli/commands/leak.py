@@ -45,11 +45,11 @@ _MODEL_LEAK_OPTIONS = (
     *("vary", "reload", "dims"),
     *options_of(LeakOptions),
 )
-"""The options that have no effect on a process that memdiag does not run."""
+"""Options that have no effect on a process whose work memdiag does not choose."""
 
 
 def starts_no_program(options: Namespace) -> bool:
-    """Return whether no program is started: it would have to keep the terminal."""
+    """Return whether the command starts no program. A program has to keep the terminal."""
     return not options.program
 
 
@@ -141,16 +141,16 @@ def run(options: Namespace) -> int:
         )
     is_process = options.target.isascii() and options.target.isdecimal()
     if is_process:
-        observe, name = _observe_process, f"process {options.target}"
+        observe, title = _observe_process, f"process {options.target}"
         folder = reports_folder(options, "PID", options.target)
     else:
-        observe, name = _observe_model, Path(options.target).name
+        observe, title = _observe_model, Path(options.target).name
         folder = reports_folder(options, "MODEL", Path(options.target).stem)
     destination = ReportDestination(folder)
-    with StatusLine(name) as line:
+    with StatusLine(title) as line:
         growth = observe(options, line)
-    with destination.written(growth) as written:
-        return _print_growth_result(growth, written, options)
+    with destination.written_reports(growth) as report_paths:
+        return _print_growth_result(growth, report_paths, options)
 
 
 def _observe_model(options: Namespace, line: StatusLine) -> Growth:
@@ -222,8 +222,8 @@ def _observe_program(options: Namespace) -> int:
         runs=options.runs,
         on_wait=print_wait,
     )
-    with destination.written(growth) as written:
-        code = _print_growth_result(growth, written, options, to_stderr=True)
+    with destination.written_reports(growth) as report_paths:
+        code = _print_growth_result(growth, report_paths, options, to_stderr=True)
         if has_failed(exit_code):
             print(f"memdiag: the program {end_text(exit_code)}.", file=sys.stderr)
             code = code or EXIT_ERROR
@@ -231,13 +231,13 @@ def _observe_program(options: Namespace) -> int:
 
 
 def _refuse_model_options(options: Namespace) -> None:
-    """Raise UsageError if an option is given that only models have."""
+    """Raise UsageError if the user passed an option that applies only to models."""
     reason = "is for models that memdiag runs: a process or program has its own work."
     refuse_options(options, configure, _MODEL_LEAK_OPTIONS, reason)
 
 
 def _print_growth_result(
-    growth: Growth, written: Sequence[Path], options: Namespace, *, to_stderr: bool = False
+    growth: Growth, report_paths: Sequence[Path], options: Namespace, *, to_stderr: bool = False
 ) -> int:
     """Print `growth` in the chosen format, and return the exit code.
 
@@ -251,11 +251,11 @@ def _print_growth_result(
 
     is_summary = options.format == "console" and options.detail is not Detail.ANSWER
     if to_stderr and options.format != "github":
-        print_record_summary(growth, written, detail=options.detail, to_stderr=True)
+        print_record_summary(growth, report_paths, detail=options.detail, to_stderr=True)
     else:
         print_record(
             growth,
-            written,
+            report_paths,
             format=options.format,
             detail=options.detail,
             machine_formats={"github": growth_annotations},

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ARGUMENTS = "{MODEL | -- COMMAND [ARGUMENTS...]}"
 
 _MODEL_LIMIT_OPTIONS = ("runs", *options_of(ModelLimitOptions))
-"""The options that have no effect on a program, which has its own work."""
+"""Options that have no effect on a program, which has its own work."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -97,19 +97,19 @@ def run(options: Namespace) -> int:
         raise UsageError("limit: give either a model, or -- and a program.")
     if options.program:
         folder = reports_folder(options, "PID", os.getpid())
-        name = options.program[0]
+        title = options.program[0]
     else:
         folder = reports_folder(options, "MODEL", options.model.stem)
-        name = options.model.name
+        title = options.model.name
     destination = ReportDestination(folder)
-    with StatusLine(name) as line:
-        find = _find_program_limit if options.program else _find_model_limit
-        result = find(options, line)
+    with StatusLine(title) as line:
+        find_limit = _find_program_limit if options.program else _find_model_limit
+        result = find_limit(options, line)
 
-    with destination.written(result) as written:
+    with destination.written_reports(result) as report_paths:
         print_record(
             result,
-            written,
+            report_paths,
             format=options.format,
             detail=options.detail,
             machine_formats={"k8s": limit_kubernetes_yaml, "compose": limit_compose_yaml},
@@ -129,7 +129,7 @@ def _find_model_limit(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit(
         options.model,
         runs=options.runs,
-        at_bytes=_given_limit_bytes(options),
+        at_bytes=_trial_limit_bytes(options),
         time_limit_s=options.time_limit_s,
         on_progress=line.show,
         **read_options(options, ModelLimitOptions),
@@ -145,17 +145,17 @@ def _find_program_limit(options: Namespace, line: StatusLine) -> MemoryLimit:
     return limit_program(
         options.program,
         duration_s=options.duration_s,
-        at_bytes=_given_limit_bytes(options),
+        at_bytes=_trial_limit_bytes(options),
         time_limit_s=options.time_limit_s,
         on_progress=line.show,
     )
 
 
-def _given_limit_bytes(options: Namespace) -> tuple[int, ...]:
-    """Return the bytes given to ``--at``.
+def _trial_limit_bytes(options: Namespace) -> tuple[int, ...]:
+    """Return the limits of ``--at`` in bytes.
 
     Raises:
-        UsageError: one is not a size.
+        UsageError: a limit is not a size.
     """
     from memdiag.units import parse_size
 

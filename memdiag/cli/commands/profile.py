@@ -98,34 +98,35 @@ def run(options: Namespace) -> int:
     from memdiag.model.genai_config import named_model
 
     options.model, genai = named_model(options.model)
-    # Decoders of all models for onnxruntime-genai have the same name.
+    # The decoders of all models of onnxruntime-genai have the same file name.
     name = options.model.stem if genai is None else options.model.parent.resolve().name
     destinations = ProfileDestinations(reports_folder(options, "MODEL", name))
     budget = _chosen_budget(options)
     config = _chosen_profile_config(options, genai, pinned=budget is not None)
-    save_early = destinations.early.save_early
+    save_early = destinations.early_destination.save_early
     result, interrupted = _measure_profile(options, config, budget, save_early)
     profile = result.profile
     destination = destinations.destination_of(profile)
     if interrupted and profile.outcome.completed:
-        # Measured, but not wholly examined: a user who interrupts does not wait for reports.
+        # The profile is measured but not fully examined. Whoever interrupts does not want to wait
+        # for reports.
         (record_path,) = destination.write(profile, ("json",))
         raise KeyboardInterrupt(f"What was measured and found until then is at {record_path}.")
-    with destination.written(profile) as written:
+    with destination.written_reports(profile) as report_paths:
         status = None
         if result.update is not None:
             refuse_other_configuration(result.update.path, str(options.model), profile)
             status = result.update.write()
         return _print_profile_result(
-            result, status, written, format=options.format, detail=options.detail
+            result, status, report_paths, format=options.format, detail=options.detail
         )
 
 
 def _chosen_budget(options: Namespace) -> Budget | None:
-    """Return the limits to compare with, which are none but a baseline's without ``--budget``.
+    """Return the budget to compare with: of ``--budget``, or one without limits for a baseline.
 
     Raises:
-        UsageError: as in `read_budget`, or the baseline file is not named, or not there.
+        UsageError: as in `read_budget`, or the baseline file is not named or does not exist.
     """
     from memdiag.records.budget import Budget
 
@@ -147,8 +148,8 @@ def _measure_profile(
 ) -> tuple[BudgetResult, bool]:
     """Profile the model, and compare it with `budget` and the baseline if `budget` is not None.
 
-    `on_near_limit` is called as by `profile_model`. Return the result, and whether the user
-    interrupted it.
+    `on_near_limit` is called as by `profile_model`. Returns the result, and whether the user
+    interrupted the measurement.
     """
     from memdiag.api.budget import BudgetResult, check_budget
     from memdiag.api.profile import ProfileInterrupted, profile_model
@@ -157,8 +158,8 @@ def _measure_profile(
     model = options.model
 
     def measure(xray: bool) -> Profile:
-        used_config = config if xray else config.figures_only()
-        return profile_model(model, used_config, on_progress=line.show, on_near_limit=on_near_limit)
+        run_config = config if xray else config.figures_only()
+        return profile_model(model, run_config, on_progress=line.show, on_near_limit=on_near_limit)
 
     with MeasurementLine(model.name, config.inputs.runs or 0) as line:
         try:
@@ -213,14 +214,14 @@ def _chosen_profile_config(
 def _print_profile_result(
     result: BudgetResult,
     baseline_status: str | None,
-    written: Sequence[Path],
+    report_paths: Sequence[Path],
     *,
     format: str,
     detail: Detail,
 ) -> int:
     """Print a profile in `format`, and return the exit code.
 
-    How a run ended that did not complete is printed on standard error as well, in one sentence.
+    If the run did not complete, a sentence on standard error says how it ended.
 
     Raises:
         ReportError: the job summary cannot be written.
@@ -235,18 +236,18 @@ def _print_profile_result(
         sys.stdout.buffer.write(encode(profile))
     elif format == "console":
         if completed or detail is not Detail.ANSWER:
-            print_record_summary(profile, written, detail=detail)
+            print_record_summary(profile, report_paths, detail=detail)
     else:
         _print_report(profile, format)
     if not completed:
-        _print_outcome(profile, written)
+        _print_outcome(profile, report_paths)
         return EXIT_ERROR
     if judgement is None:
         return EXIT_CLEAN
     if format in ("console", "json"):
         _print_judgement(profile, baseline_status, to_stderr=format == "json", detail=detail)
     if result.incomparable and not judgement.budget.limits:
-        # There was no other limit to compare with: that is not a pass.
+        # There was no other limit to compare with, so nothing has passed.
         message = f"memdiag: {profile.model.path}: {result.incomparable}."
         print(plain(message), file=sys.stderr)
         return EXIT_ERROR
@@ -265,7 +266,7 @@ def _print_report(profile: Profile, format: str) -> None:
         sys.stdout.buffer.write(summary.encode())
 
 
-def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
+def _print_outcome(profile: Profile, report_paths: Sequence[Path]) -> None:
     from memdiag.reports.profile import REPORT
     from memdiag.reports.profile.headline import profile_headline
     from memdiag.reports.text import plain
@@ -273,7 +274,7 @@ def _print_outcome(profile: Profile, written: Sequence[Path]) -> None:
     sentence = profile_headline(profile).first
     path = plain(profile.model.path)
     print(f"memdiag: {path}: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
-    for file in written:
+    for file in report_paths:
         if file.name == REPORT.files["json"]:
             print(f"The profile up to then: {plain(str(file))}", file=sys.stderr)
 

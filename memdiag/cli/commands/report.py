@@ -50,10 +50,10 @@ def run(options: Namespace) -> int:
         return EXIT_CLEAN
     files = [name for name in formats if name != _CONSOLE_FORMAT]
     folder = options.out or (options.file if options.file.is_dir() else options.file.parent)
-    written = ReportDestination(folder).write(record, files) if files else ()
+    report_paths = ReportDestination(folder).write(record, files) if files else ()
     if _CONSOLE_FORMAT in formats:
-        print_record_summary(record, written, detail=options.detail)
+        print_record_summary(record, report_paths, detail=options.detail)
     else:
-        for path in written:
+        for path in report_paths:
             print(plain(str(path)))
     return EXIT_CLEAN

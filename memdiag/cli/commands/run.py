@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "[--] COMMAND [ARGUMENTS...]"
 IN_WORKER = False
-"""The program keeps the terminal: a worker is in a process group of its own."""
+"""The program keeps the terminal. A worker would be in another process group."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
     until_saved = ExitStack()
     with until_saved, ExitStack() as stack:
         title = f"memdiag run {' '.join(words)}"
-        leave = partial(_leave_live_view, folder=folder)
+        leave_view = partial(_leave_live_view, folder=folder)
         result = run_program(
             words,
             takes_xray=options.xray,
@@ -81,24 +81,24 @@ def run(options: Namespace) -> int:
             until_saved=until_saved,
             on_near_limit=destination.save_early,
             program_output_folder=folder if options.live else None,
-            **recording_progress(options, stack, title, leave),
+            **recording_progress(options, stack, title, leave_view),
         )
         stack.close()
         try:
-            with destination.written(result, when_saved=until_saved.close) as written:
-                _print_summary(result, written, options.detail)
+            with destination.written_reports(result, when_saved=until_saved.close) as report_paths:
+                _print_summary(result, report_paths, options.detail)
         except KeyboardInterrupt as interrupt:
             print_wait(f"the reports are not complete. {interrupt} memdiag report renders them.")
     return _program_exit_code(result.exit_code)
 
 
-def _print_summary(result: "ProgramRun", written: Sequence[Path], detail: Detail) -> None:
-    """Print the summary on standard error; if nobody reads it, the exit code is the program's."""
+def _print_summary(result: "ProgramRun", report_paths: Sequence[Path], detail: Detail) -> None:
+    """Print the summary on standard error. An error in that does not change the exit code."""
     from memdiag.cli.output import print_record_summary
 
-    # rich ends the program where the reader of a pipe has ended.
+    # rich ends the program if the reader of a pipe has ended.
     with suppress(OSError, SystemExit, KeyboardInterrupt):
-        print_record_summary(result, written, detail=detail, to_stderr=True)
+        print_record_summary(result, report_paths, detail=detail, to_stderr=True)
 
 
 def _leave_live_view(view: "LiveView", folder: Path) -> None:
@@ -110,7 +110,7 @@ def _leave_live_view(view: "LiveView", folder: Path) -> None:
 
 
 def _program_exit_code(code: int | None) -> int:
-    """Return the exit code of the program; for a signal the one that a shell reports."""
+    """Return the exit code of the program; after a signal, the code that a shell reports."""
     if code is None:
         return EXIT_CLEAN
     return 128 - code if code < 0 else code

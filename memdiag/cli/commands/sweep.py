@@ -38,8 +38,8 @@ def configure(parser: ArgumentParser) -> None:
         help="Models, folders, patterns such as 'zoo/**/*.onnx', lists (.toml), or URLs.",
     )
     group = parser.add_argument_group("Jobs: every combination")
-    end = ", such as a release candidate (default: the installed one)"
-    add_option(group, "onnxruntime", end=end)
+    help_end = ", such as a release candidate (default: the installed one)"
+    add_option(group, "onnxruntime", end=help_end)
     add_dims(group, ranges=True, lists=True)
     add_options(group, ConfigOptions)
     add_option(group, "runs")
@@ -114,16 +114,16 @@ def run(options: Namespace) -> int:
             f"{options.out}: {counted(len(outcome.new_keys), 'new result')}. The same command"
             " measures the rest."
         )
-    functions = (sweep_annotations, junit_xml, smaller_is_better_json)
+    renderers = (sweep_annotations, junit_xml, smaller_is_better_json)
     answers = sweep_answers(outcome, against=options.against, machines=machines)
 
-    with destination.written(answers) as written:
+    with destination.written_reports(answers) as report_paths:
         print_record(
             answers,
-            written,
+            report_paths,
             format=options.format,
             detail=options.detail,
-            machine_formats=dict(zip(MACHINE_FORMAT_NAMES, functions, strict=True)),
+            machine_formats=dict(zip(MACHINE_FORMAT_NAMES, renderers, strict=True)),
         )
         if options.format == "github":
             append_job_summary(report_of(answers).render(answers, "markdown").decode())
@@ -135,7 +135,7 @@ def run(options: Namespace) -> int:
 
 
 def _measure_sweep(options: Namespace) -> SweepOutcome:
-    """Measure what the store does not have, and return what was done."""
+    """Measure the jobs that the store does not have, and return the outcome."""
     from memdiag.api.sweep import run_sweep
     from memdiag.cli.progress import SweepLine
 

@@ -18,7 +18,7 @@ from memdiag.cli.options import (
 
 ARGUMENTS = "PID"
 IN_WORKER = False
-"""A worker is in a process group of its own, which may not read the keys of the terminal."""
+"""A worker is in another process group, which may not read the keys of the terminal."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def configure(parser: ArgumentParser) -> None:
         type=whole_number_reader(1),
         help="Id of a running process, in any language.",
     )
-    end = " (default: until Ctrl-C, or until the process ends)"
-    add_option(parser, "duration_s", end=end)
+    help_end = " (default: until Ctrl-C, or until the process ends)"
+    add_option(parser, "duration_s", end=help_end)
     add_switch(
         parser,
         parser,
@@ -87,6 +87,6 @@ def run(options: Namespace) -> int:
             on_near_limit=destination.save_early,
             **progress,
         )
-    with destination.written(result) as written:
-        print_record_summary(result, written, detail=options.detail)
+    with destination.written_reports(result) as report_paths:
+        print_record_summary(result, report_paths, detail=options.detail)
     return EXIT_CLEAN

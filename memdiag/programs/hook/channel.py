@@ -1,6 +1,6 @@
 """The connection of this process to ``memdiag run``, to which it sends its events.
 
-`memdiag/programs/events.py` lists the events. Each is one line of JSON; the answer is another one.
+`memdiag/programs/events.py` lists the events. An event is one line of JSON, and so is its answer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ANSWER_S = 120
 
 
 class HookChannel:
-    """The connection to ``memdiag run``. Once it fails, it is silent."""
+    """The connection to ``memdiag run``. After a failure it sends nothing more."""
 
     def __init__(self, address: str) -> None:
         self._address, _, self._secret = address.partition("#")
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._identity: Any = None
-        self._asked = 0
+        self._question_count = 0
         self._received = b""
 
     def connect(self, **hello: Any) -> None:
@@ -63,32 +63,32 @@ class HookChannel:
             self._send_event(event, descriptors or [], fields)
 
     def ask(self, event: str, *, descriptors: list[int] | None = None, **fields: Any) -> Any:
-        """Send one event and return the answer to it; None if there is nobody to answer."""
+        """Send one event and return the answer to it; None if nobody answers."""
         with self._lock:
-            self._asked += 1
-            fields["asks"] = number = self._asked
+            self._question_count += 1
+            fields["asks"] = question_number = self._question_count
             self._send_event(event, descriptors or [], fields)
             try:
                 while self._socket is not None:
                     answer = self._receive_answer()
-                    if answer.pop("answers", None) == number:
+                    if answer.pop("answers", None) == question_number:
                         return answer or None
             except OSError:
                 self.disconnect()
             return None
 
     def report(self, error: Exception) -> None:
-        """Send an error of the hook; nobody else is told."""
+        """Send an error of the hook. The program does not see it."""
         with contextlib.suppress(Exception):
             self.send("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
 
     def _receive_answer(self) -> dict[str, Any]:
         """Return the next answer; empty if Ctrl-C has interrupted the wait for its start."""
         while b"\n" not in self._received:
-            received = self._socket.recv(4096)  # type: ignore[union-attr]
-            if not received:
+            data = self._socket.recv(4096)  # type: ignore[union-attr]
+            if not data:
                 raise OSError
-            self._received += received
+            self._received += data
         line, _, self._received = self._received.partition(b"\n")
         with contextlib.suppress(ValueError):
             return dict(json.loads(line))
@@ -103,18 +103,20 @@ class HookChannel:
         fields["event"] = event
         line = json.dumps(fields, default=str).encode() + b"\n"
         try:
-            sent = 0
+            sent_bytes = 0
             if descriptors:
-                packed = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
-                sent = self._socket.sendmsg([line], rights)
-            self._socket.sendall(line[sent:])
+                packed_descriptors = b"".join(
+                    descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors
+                )
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed_descriptors)]
+                sent_bytes = self._socket.sendmsg([line], rights)
+            self._socket.sendall(line[sent_bytes:])
         except OSError:
             self.disconnect()
 
 
 def file_identity(descriptor: int) -> Any:
-    """Return what tells a file from others that get the same number later; None if closed."""
+    """Return what distinguishes an open file from later ones with its number; None if closed."""
     try:
         status = os.fstat(descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""The creation of a session: its description, and the memory and the log that belong to it."""
+"""The creation of a session: its description, its memory and its log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_CALLER_FRAMES = 12
 SAMPLED_BLOCKS = 64
 SAMPLED_BLOCK_BYTES = 16 << 10
 _BYTES_HEADER = bytes.__basicsize__ - 1
-"""Bytes of a bytes object before its content (CPython)."""
+"""The bytes before the content of a bytes object (CPython)."""
 
 _HOOK_FOLDER = os.path.dirname(__file__) + os.sep
-"""The folder of the hook, whose files are no callers."""
+"""The folder of the hook, whose files do not count as callers."""
 
 CONFIG_NAMES = frozenset(
     {
@@ -42,29 +42,29 @@ CONFIG_NAMES = frozenset(
         "optimization.disable_specified_optimizers",
     }
 )
-"""The config entries that change memory; there is no list of those that are set."""
+"""The config entries that change memory; onnxruntime does not list which entries are set."""
 
 
 def recorded_init(original: Callable[..., None], sessions: HookSessions) -> Callable[..., None]:
     """Return `original`, the constructor of sessions, which records the session."""
 
     @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        creation = problem = None
+    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
+        creation = description_error = None
         try:
-            creation = _SessionCreation(sessions, arguments, named)
+            creation = _SessionCreation(sessions, arguments, keywords)
         except Exception as error:
-            problem = error.with_traceback(None)  # which would keep the arguments alive
+            description_error = error.with_traceback(None)  # which would keep the arguments alive
         try:
             if creation is None:
-                original(self, *arguments, **named)  # what it does not accept, it raises
+                original(self, *arguments, **keywords)  # it raises what it does not accept
             else:
                 creation.run(functools.partial(original, self), self)
         except BaseException as error:
             hide_frames(error)
             raise
-        if problem is not None:
-            sessions.channel.report(problem)
+        if description_error is not None:
+            sessions.channel.report(description_error)
 
     return __init__
 
@@ -74,36 +74,38 @@ class _SessionCreation:
 
     Args:
         sessions: the sessions of this process.
-        arguments, named: the arguments of InferenceSession.
+        arguments, keywords: the arguments of InferenceSession.
     """
 
     def __init__(
-        self, sessions: HookSessions, arguments: tuple[Any, ...], named: dict[str, Any]
+        self, sessions: HookSessions, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
         self._sessions = sessions
         self._number = sessions.number()
-        by_name = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
-        by_name.update(named)
-        self._own_options = by_name.get("sess_options") is None
-        self._options = by_name.get("sess_options") or sessions.onnxruntime.SessionOptions()
+        argument_by_name = dict(zip(("path_or_bytes", "sess_options", "providers"), arguments))
+        argument_by_name.update(keywords)
+        self._own_options = argument_by_name.get("sess_options") is None
+        self._options = (
+            argument_by_name.get("sess_options") or sessions.onnxruntime.SessionOptions()
+        )
         if len(arguments) > 1:
             arguments = (arguments[0], self._options, *arguments[2:])
         else:
-            named = {**named, "sess_options": self._options}
-        self._arguments, self._named = arguments, named
+            keywords = {**keywords, "sess_options": self._options}
+        self._arguments, self._keywords = arguments, keywords
         self._severity = self._options.log_severity_level
         if self._severity < 0:
             self._severity = sessions.default_severity
         self._logid = self._options.logid
         self._description = {
-            "model": session_model_source(by_name.get("path_or_bytes", b"")),
-            # onnxruntime's own tools, such as its calibrators, are told as libraries are.
+            "model": session_model_source(argument_by_name.get("path_or_bytes", b"")),
+            # onnxruntime's own tools, such as its calibrators, are callers as libraries are.
             "callers": outside_callers(os.path.join(sessions.package, "capi")),
             "options": changed_options(self._options),
             "config": named_config(self._options, sessions.config_names),
             "providers": [
                 provider if isinstance(provider, str) else str(provider[0])
-                for provider in by_name.get("providers") or ()
+                for provider in argument_by_name.get("providers") or ()
             ],
             "threads": [self._options.intra_op_num_threads, self._options.inter_op_num_threads],
             "severity": self._severity,
@@ -111,65 +113,67 @@ class _SessionCreation:
         }
 
     def run(self, create: Callable[..., None], session: Any) -> None:
-        """Create the session; what it raises is the program's."""
+        """Create the session; its errors are raised to the program."""
         sessions = self._sessions
         options = self._options
-        self._runs = {other.number: other.runs for other in sessions.recorded}
+        self._runs_before = {
+            session_runs.number: session_runs.runs for session_runs in sessions.recorded
+        }
         error: BaseException | None = None
         with sessions.sole_user(options):
-            started = options.log_severity_level, options.logid
+            original_logging = options.log_severity_level, options.logid
             if sessions.stderr.filter("create", session=self._number, **self._description):
                 # Not verbose: in runs, sessions write verbose lines whatever their RunOptions say.
                 options.log_severity_level = min(self._severity, SEVERITY_INFO)
                 options.logid = f"memdiag-{self._number}"
             began = time.perf_counter()
             try:
-                create(*self._arguments, **self._named)
-            except BaseException as raised:
-                error = raised
+                create(*self._arguments, **self._keywords)
+            except BaseException as creation_error:
+                error = creation_error
                 raise
             finally:
                 latency_s = time.perf_counter() - began
-                options.log_severity_level, options.logid = started
+                options.log_severity_level, options.logid = original_logging
                 fields: dict[str, Any] = {"session": self._number, "latency_s": latency_s}
                 if error is not None:
                     fields["error"] = str(error)[:1000]
                 else:
                     try:
-                        fields.update(self._finish_creation(session, started))
-                    except Exception as failed:
-                        sessions.channel.report(failed)
+                        fields.update(self._finish_creation(session, original_logging))
+                    except Exception as defect:
+                        sessions.channel.report(defect)
                 answer = sessions.stderr.restore("created", **fields)
                 if answer:
                     sessions.max_rss = max(sessions.max_rss, answer["peak_rss_bytes"] >> 10)
 
-    def _finish_creation(self, session: Any, started: tuple[int, str]) -> dict[str, Any]:
-        """Return the facts of the session that was created, whose runs are counted from now on."""
+    def _finish_creation(self, session: Any, original_logging: tuple[int, str]) -> dict[str, Any]:
+        """Return the facts of the created session, and count its runs from now on."""
         sessions = self._sessions
-        kept = session._sess_options
-        if kept is not None:
-            kept.log_severity_level, kept.logid = started
+        session_options = session._sess_options
+        if session_options is not None:
+            session_options.log_severity_level, session_options.logid = original_logging
         if self._own_options and hasattr(session, "_sess_options_initial"):
             session._sess_options_initial = None
         ran_meanwhile = [
-            other.number
-            for other in sessions.recorded
-            if other.runs != self._runs.get(other.number, 0)
+            other_runs.number
+            for other_runs in sessions.recorded
+            if other_runs.runs != self._runs_before.get(other_runs.number, 0)
         ]
-        recorded = SessionRuns(sessions, self._number, self._severity, weakref.ref(session))
-        session._memdiag_recorded = recorded
-        sessions.recorded.add(recorded)
+        session_runs = SessionRuns(sessions, self._number, self._severity, weakref.ref(session))
+        session._memdiag_recorded = session_runs
+        sessions.recorded.add(session_runs)
         with contextlib.suppress(Exception):
             sessions.expect_exit_of_worker()
-        weakref.finalize(session, _send_release, sessions, recorded).atexit = False
+        weakref.finalize(session, _send_release, sessions, session_runs).atexit = False
         return {
             "providers": session.get_providers(),
-            "address": _native_address(session._sess),
+            "address": _native_session_address(session._sess),
             "ran_meanwhile": ran_meanwhile,
         }
 
 
-def _native_address(session: Any) -> int:
+def _native_session_address(session: Any) -> int:
     """Return the address of the C++ object of `session`, a session of the extension module.
 
     pybind11 stores it after the header that every object of CPython has.
@@ -179,14 +183,14 @@ def _native_address(session: Any) -> int:
     return ctypes.c_size_t.from_address(id(session) + object.__basicsize__).value
 
 
-def _send_release(sessions: HookSessions, recorded: SessionRuns) -> None:
+def _send_release(sessions: HookSessions, session_runs: SessionRuns) -> None:
     with contextlib.suppress(Exception):
-        recorded.send_runs()
-        sessions.channel.send("released", session=recorded.number)
+        session_runs.send_runs()
+        sessions.channel.send("released", session=session_runs.number)
 
 
 def session_model_source(source: Any) -> dict[str, Any]:
-    """Return what identifies the model that a session is created from."""
+    """Return the facts that identify the model from which a session is created."""
     if isinstance(source, bytes):
         return {
             "path": None,
@@ -199,7 +203,7 @@ def session_model_source(source: Any) -> dict[str, Any]:
 
 
 def sampled_digest(length: int, read: Callable[[slice], Any]) -> str:
-    """Return a hash of evenly spaced blocks and the length: whole models take too long.
+    """Return a hash of evenly spaced blocks and of the length: a whole model would take too long.
 
     Args:
         length: the bytes of the model.
@@ -232,13 +236,13 @@ def _default_options(options_class: Callable[[], Any]) -> dict[str, Any]:
 
 def changed_options(options: Any) -> dict[str, str]:
     """Return the settings of `options` that differ from the defaults of this onnxruntime."""
-    changed = {}
+    changed_settings = {}
     for name, default in _default_options(options.__class__).items():
         with contextlib.suppress(Exception):
             value = getattr(options, name)
             if value != default:
-                changed[name] = str(value)
-    return changed
+                changed_settings[name] = str(value)
+    return changed_settings
 
 
 def outside_callers(package: str) -> list[list[Any]]:
@@ -270,6 +274,6 @@ def named_config(options: Any, names: Any) -> dict[str, str]:
     """Return the config entries of `options` among `names`."""
     entries = {}
     for name in sorted(names):
-        with contextlib.suppress(Exception):  # not set: this takes 30 microseconds
+        with contextlib.suppress(Exception):  # the entry is not set: this takes 30 microseconds
             entries[name] = str(options.get_session_config_entry(name))
     return entries

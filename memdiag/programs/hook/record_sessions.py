@@ -5,8 +5,8 @@ boundaries of a session's creation (`creation`) and first run (`runs`) it waits 
 that the memory is read there.
 
 Everything in this folder runs inside the user's program: errors are reported and never raised, and
-only the standard library is imported. Written for Python 3.8 and newer. The files import each other
-by relative names: in a program the folder is the package ``_memdiag_hook`` (`sitecustomize`).
+only the standard library is imported. The code is for Python 3.8 and newer. The files import each
+other by relative names: in a program the folder is the package ``_memdiag_hook`` (`sitecustomize`).
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
 
     Args:
         onnxruntime: the imported package.
-        address: where ``memdiag run`` listens, and its secret.
+        address: the address at which ``memdiag run`` listens, and its secret.
         at_import: whether the program has not used `onnxruntime` yet.
 
     Returns:
-        a function that ends the recording in this process.
+        A function that ends the recording in this process.
     """
     session_class = onnxruntime.InferenceSession
     sessions = HookSessions(onnxruntime, HookChannel(address))
     if not at_import:
         sessions.config_names.update(CONFIG_NAMES)
     sessions.hello()
-    wrapped = [(session_class, "__init__", recorded_init(session_class.__init__, sessions))]
+    wrapped_methods = [(session_class, "__init__", recorded_init(session_class.__init__, sessions))]
     for base in session_class.__mro__:
         for name, wrap in WRAPPED_RUNS.items():
             if name in vars(base):
-                wrapped.append((base, name, wrap(vars(base)[name])))
+                wrapped_methods.append((base, name, wrap(vars(base)[name])))
     if os.environ.get(PAUSE_PERIOD):
-        wrapped = _stopping_between_runs(wrapped, sessions)
+        wrapped_methods = _with_pause_between_runs(wrapped_methods, sessions)
     for base in session_class.__mro__:
         if "end_profiling" in vars(base):
-            wrapped.append(
+            wrapped_methods.append(
                 (
                     base,
                     "end_profiling",
@@ -63,18 +63,20 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
                 )
             )
     set_entry = onnxruntime.SessionOptions.add_session_config_entry
-    remembered = _remembered_name(set_entry, sessions.config_names)
-    wrapped.append((onnxruntime.SessionOptions, "add_session_config_entry", remembered))
-    set_severity = _remembered_severity(onnxruntime.set_default_logger_severity, sessions)
+    add_config_entry = _config_entry_setter(set_entry, sessions.config_names)
+    wrapped_methods.append(
+        (onnxruntime.SessionOptions, "add_session_config_entry", add_config_entry)
+    )
+    set_severity = _severity_setter(onnxruntime.set_default_logger_severity, sessions)
     for module in (onnxruntime, onnxruntime.capi._pybind_state):
-        wrapped.append((module, "set_default_logger_severity", set_severity))
-    for owner, name, method in wrapped:
+        wrapped_methods.append((module, "set_default_logger_severity", set_severity))
+    for owner, name, method in wrapped_methods:
         setattr(owner, name, method)
     os.register_at_fork(before=sessions.flush, after_in_child=sessions.after_fork)
     atexit.register(sessions.at_exit)
 
     def uninstall() -> None:
-        for owner, name, method in wrapped:
+        for owner, name, method in wrapped_methods:
             if vars(owner).get(name) is method:
                 setattr(owner, name, method.__wrapped__)
         sessions.finish(process_ends=False)
@@ -85,37 +87,37 @@ def install(onnxruntime: Any, address: str, *, at_import: bool) -> Callable[[], 
     return uninstall
 
 
-def _stopping_between_runs(
-    wrapped: list[tuple[Any, str, Any]], sessions: HookSessions
+def _with_pause_between_runs(
+    wrapped_methods: list[tuple[Any, str, Any]], sessions: HookSessions
 ) -> list[tuple[Any, str, Any]]:
-    """Return `wrapped` with methods that also stop between runs, so that the memory is read."""
+    """Return `wrapped_methods` with methods of runs that also pause, for readings of the memory."""
     from .between_runs import PauseBetweenRuns
 
-    stops = PauseBetweenRuns(
+    pause = PauseBetweenRuns(
         sessions.channel.ask,
         float(os.environ[PAUSE_PERIOD]),
-        # Of onnxruntime's own tools, such as its calibrators, the line is told as of a library.
+        # onnxruntime's own tools, such as its calibrators, are callers as libraries are.
         functools.partial(outside_callers, os.path.join(sessions.package, "capi")),
     )
-    sessions.before_exit = stops.at_exit
+    sessions.before_exit = pause.at_exit
     sessions.max_shapes = 0  # counts of other shapes in each run would grow as a leak does
-    os.register_at_fork(after_in_child=stops.after_fork)
+    os.register_at_fork(after_in_child=pause.after_fork)
     return [
-        (owner, name, stops.watched(method) if name in WRAPPED_RUNS else method)
-        for owner, name, method in wrapped
+        (owner, name, pause.pausing_method(method) if name in WRAPPED_RUNS else method)
+        for owner, name, method in wrapped_methods
     ]
 
 
 def _stderr_filtered_method(
     original: Callable[..., Any], sessions: HookSessions
 ) -> Callable[..., Any]:
-    """Return `original`, during which the session's log is taken out of standard error."""
+    """Return `original` as a method that takes the session's log out of standard error."""
 
     @functools.wraps(original)
-    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         sessions.stderr.filter("stderr_filtered")
         try:
-            return original(self, *arguments, **named)
+            return original(self, *arguments, **keywords)
         except BaseException as error:
             hide_frames(error)
             raise
@@ -125,10 +127,10 @@ def _stderr_filtered_method(
     return method
 
 
-def _remembered_severity(
+def _severity_setter(
     original: Callable[[int], None], sessions: HookSessions
 ) -> Callable[[int], None]:
-    """Return `original`, which sets the severity of sessions that have none of their own."""
+    """Return `original`, which sets the default severity, as a function that also stores it."""
 
     @functools.wraps(original)
     def set_default_logger_severity(severity: int) -> None:
@@ -142,16 +144,16 @@ def _remembered_severity(
     return set_default_logger_severity
 
 
-def _remembered_name(original: Callable[..., None], names: set[str]) -> Callable[..., None]:
-    """Return `original`, which sets a config entry, and adds the entry's name to `names`."""
+def _config_entry_setter(original: Callable[..., None], names: set[str]) -> Callable[..., None]:
+    """Return `original`, which sets a config entry, as a method that adds its name to `names`."""
 
     @functools.wraps(original)
-    def add_session_config_entry(self: Any, *arguments: Any, **named: Any) -> None:
+    def add_session_config_entry(self: Any, *arguments: Any, **keywords: Any) -> None:
         try:
-            original(self, *arguments, **named)
+            original(self, *arguments, **keywords)
         except BaseException as error:
             hide_frames(error)
             raise
-        names.update(CONFIG_NAMES.intersection([*arguments, *named.values()]))
+        names.update(CONFIG_NAMES.intersection([*arguments, *keywords.values()]))
 
     return add_session_config_entry

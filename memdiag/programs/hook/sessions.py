@@ -47,12 +47,12 @@ class HookSessions:
     Attributes:
         stderr: standard error during creations; a new object in a forked child.
         package: the folder of onnxruntime.
-        max_rss: the high-water mark of the resident set that was sent or answered last, in KiB.
-        recorded: the sessions that are alive.
+        max_rss: the last high-water mark of the resident set that was sent or received, in KiB.
+        recorded: the runs of each session that is alive.
         default_severity: the severity of sessions that have none of their own.
         config_names: the config entries that the program may have set.
-        max_shapes: the different shapes of one session that are counted apart.
-        before_exit: is called at the end of the process, after the last counts of runs; None for
+        max_shapes: the most shapes of one session whose runs are counted by shapes.
+        before_exit: called at the end of the process, after the last counts of runs; None for
             nothing.
     """
 
@@ -100,7 +100,7 @@ class HookSessions:
         """Connect to ``memdiag run``, and introduce this process."""
         self.channel.connect(
             forked_from=forked_from,
-            sessions=[recorded.number for recorded in self.recorded],
+            sessions=[session_runs.number for session_runs in self.recorded],
             onnxruntime=self.onnxruntime.__version__,
             build=distribution_of(self.onnxruntime),
             python=sys.version.split()[0],
@@ -110,9 +110,9 @@ class HookSessions:
         )
 
     def flush(self) -> None:
-        """Send the runs that were not sent yet."""
-        for recorded in list(self.recorded):
-            recorded.send_runs()
+        """Send the counts of runs that were not sent yet."""
+        for session_runs in list(self.recorded):
+            session_runs.send_runs()
 
     def after_fork(self) -> None:
         """Connect a forked child, whose parent keeps its own connection."""
@@ -124,17 +124,17 @@ class HookSessions:
         self._lock = threading.Lock()
         self._options_locks = {}
         self.stderr = FilteredStderr(self.channel)
-        for recorded in list(self.recorded):
-            recorded.forget_runs()
-            recorded.first_run_lock = threading.Lock()
-            recorded.started = False
+        for session_runs in list(self.recorded):
+            session_runs.forget_runs()
+            session_runs.first_run_lock = threading.Lock()
+            session_runs.started = False
         self.hello(forked_from=parent)
 
     def expect_exit_of_worker(self) -> None:
-        """Have `at_exit` called if this is a worker of multiprocessing.
+        """Register `at_exit` as a finalizer if this is a worker of multiprocessing.
 
-        Forked workers end by os._exit, without atexit. The finalizers that they had from before the
-        fork are cleared, so that this is for a worker that has started.
+        Forked workers end by os._exit, without atexit. The finalizers from before the fork are
+        cleared, so call this in a worker that has started.
         """
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
@@ -142,11 +142,11 @@ class HookSessions:
             return
         if process.parent_process() is not None:
             self._expects_exit = True
-            # The last of all: finalizers of the program may still run sessions.
+            # It is called last: finalizers of the program may still run sessions.
             util.Finalize(None, self.at_exit, exitpriority=-1_000_000)
 
     def finish(self, *, process_ends: bool = True) -> None:
-        """Send what is left, and wait until the memory of this process was read."""
+        """Send the remaining counts, and wait until the memory of this process has been read."""
         if not self._has_exited:
             self._has_exited = True
             self.flush()
@@ -156,7 +156,7 @@ class HookSessions:
             self.channel.ask("exit", process_ends=process_ends)
 
     def at_exit(self) -> None:
-        """Finish at the end of the program, which Ctrl-C ends as it would without memdiag.
+        """Finish at the end of the program. Ctrl-C ends the program as it would without memdiag.
 
         A signal handler of the program may raise SystemExit, which would be printed here.
         """
@@ -167,7 +167,7 @@ class HookSessions:
 def high_water_mark() -> int:
     """Return the high-water mark of the resident set in KiB.
 
-    Not `ru_maxrss`, which starts at the resident set of the process that started this one.
+    It is not `ru_maxrss`, which starts at the resident set of the process that started this one.
     """
     try:
         with open("/proc/self/status", "rb") as file:
@@ -190,13 +190,13 @@ def distribution_of(package: Any) -> str:
 
 def telemetry_is_on() -> bool:
     """Return whether the environment leaves the telemetry of onnxruntime 1.29 and newer on."""
-    off = os.environ.get("ORT_DISABLE_TELEMETRY", "") not in ("", "0", "false")
-    return not off and not any(map(os.environ.get, TELEMETRY_OFF_IF_SET))
+    is_disabled = os.environ.get("ORT_DISABLE_TELEMETRY", "") not in ("", "0", "false")
+    return not is_disabled and not any(map(os.environ.get, TELEMETRY_OFF_IF_SET))
 
 
 def import_path() -> list[str]:
     """Return the folders from which this process imports modules, in order."""
     try:
         return [os.path.abspath(folder) for folder in sys.path]
-    except Exception:  # the working directory was removed; not a text
+    except Exception:  # the working directory was removed, or a folder is not a text
         return [folder for folder in map(str, sys.path) if os.path.isabs(folder)]

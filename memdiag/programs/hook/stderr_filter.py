@@ -1,10 +1,10 @@
 """Standard error of this process while sessions are created.
 
-During a creation onnxruntime logs its phases, on standard error. The hook replaces the descriptor
-by a pipe for that time and sends the pipe's other end, with the original descriptor, to ``memdiag
-run``, which takes these lines out and writes the rest where it belongs. A thread of
-this process could not: up to 1.24 a creation keeps the interpreter's lock. The logger callback of
-1.32 is not used: lines of onnxruntime's own threads do not arrive there.
+During a creation onnxruntime logs its phases on standard error. The hook replaces the descriptor by
+a pipe for that time and sends the pipe's other end, with the original descriptor, to ``memdiag
+run``, which takes these lines out and writes all others where they belong. A thread of this process
+could not do that: up to 1.24 a creation keeps the interpreter's lock. The logger callback of 1.32
+is not used: lines of onnxruntime's own threads do not arrive there.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class FilteredStderr:
         self._pipe: Any = None
 
     def filter(self, event: str, **fields: Any) -> bool:
-        """Send `event`, wait for its answer, and have standard error filtered from then on.
+        """Send `event`, wait for its answer, and let standard error be filtered from then on.
 
         Returns:
-            whether it is filtered: not without a connection, or if the process has no descriptors
-            left. Call `restore` in any case.
+            Whether it is filtered. It is not if there is no connection, or if the process has no
+            descriptors left. Call `restore` in any case.
         """
         with self._lock:
             self._creations += 1
@@ -54,42 +54,45 @@ class FilteredStderr:
 
     def _redirect_stderr(self, event: str, fields: dict[str, Any]) -> None:
         is_closed = file_identity(2) is None
-        if is_closed:  # by the program; the pipe must not get its number
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            if nothing != 2:
-                os.dup2(nothing, 2)
-                os.close(nothing)
-        opened: list[int] = []
+        if is_closed:  # the program closed it; the pipe must not get its number
+            null_descriptor = os.open(os.devnull, os.O_WRONLY)
+            if null_descriptor != 2:
+                os.dup2(null_descriptor, 2)
+                os.close(null_descriptor)
+        descriptors: list[int] = []
         try:
-            opened.extend(os.pipe())
-            known = []
+            descriptors.extend(os.pipe())
+            original_descriptors = []
             if not is_closed:
-                known = [os.dup(2)]
-                opened.extend(known)
+                original_descriptors = [os.dup(2)]
+                descriptors.extend(original_descriptors)
             _flush_stderr()
-            if self._channel.ask(event, descriptors=[opened[0], *known], **fields):
-                os.dup2(opened[1], 2)
+            if self._channel.ask(
+                event, descriptors=[descriptors[0], *original_descriptors], **fields
+            ):
+                os.dup2(descriptors[1], 2)
                 self._pipe = file_identity(2)
-                if known:
-                    self._original = known[0]
-                    opened.remove(known[0])
+                if original_descriptors:
+                    self._original = original_descriptors[0]
+                    descriptors.remove(original_descriptors[0])
         finally:
-            for descriptor in opened:
+            for descriptor in descriptors:
                 os.close(descriptor)
             if is_closed and self._pipe is None:
                 os.close(2)
 
     def restore(self, event: str, **fields: Any) -> Any:
-        """Send `event` and return its answer; standard error is as it was, if nobody else filters.
-
-        What is still in the pipe comes before what the program writes next: it is read before the
+        """Restore standard error if no other creation filters it, send `event` and return the
         answer.
+
+        The contents of the pipe come before what the program writes next, since they are read
+        before the answer.
         """
         with self._lock:
             self._creations -= 1
             if not self._creations and self._pipe is not None:
                 _flush_stderr()
-                # The program may have replaced standard error since.
+                # The program may have replaced standard error since then.
                 if file_identity(2) == self._pipe:
                     if self._original is None:
                         os.close(2)
@@ -102,5 +105,5 @@ class FilteredStderr:
 
 
 def _flush_stderr() -> None:
-    with contextlib.suppress(Exception):  # closed, or replaced by an object of the program
+    with contextlib.suppress(Exception):  # it is closed, or was replaced by the program
         sys.stderr.flush()

@@ -1,8 +1,8 @@
 """Tracebacks of the program's exceptions as they would be without memdiag.
 
-Each wrapped method adds its frame to a traceback. It removes the frame again, and raises the
-exception without adding it anew: a bare ``raise`` takes the traceback that the exception has then.
-Up to Python 3.10 it takes the earlier one, so that the frames stay.
+Each wrapped method adds its frame to a traceback. It removes the frame again, and a bare ``raise``
+then takes the traceback that the exception has, without adding the frame anew. Up to Python 3.10 it
+takes the earlier traceback, so the frames stay.
 """
 
 from __future__ import annotations

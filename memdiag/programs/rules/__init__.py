@@ -1,4 +1,4 @@
-"""The rules for programs: one waste a module.
+"""The rules for programs: one kind of waste per module.
 
 A module of this package with a `RULE` and a function `detect` is a detector; nothing else registers
 it. Its docstring is the documentation of the rule: Markdown, whose first line is a sentence.
@@ -18,7 +18,7 @@ from memdiag.records.run import ProgramFinding, ProgramRun
 from memdiag.rules.rule import Detector, load_detectors, run_detectors
 
 _MIN_EXPLAINED_SHARE = 0.5
-"""Share of the slack in arenas of sessions with too many callers from which on these explain it."""
+"""Too many callers explain arena slack if the arenas of their sessions have this share of it."""
 
 ProgramDetector = Detector[ProgramRun, ProgramFinding]
 
@@ -30,8 +30,8 @@ def program_detectors() -> tuple[ProgramDetector, ...]:
 
 
 _RETAINED_SHARE, _RETAINED_SHARE_OF_DUPLICATES = 0.75, 0.1
-"""Other findings, and sessions of one model, that save this share of what malloc retains come
-before it: the creations of sessions leave most of it."""
+"""Other findings, and findings of duplicate sessions, come before memory that malloc retains if
+they save at least this share of it: the creations of sessions leave most of that memory."""
 
 
 def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...], tuple[str, ...]]:
@@ -44,10 +44,10 @@ def program_findings(recording: ProgramRun) -> tuple[tuple[ProgramFinding, ...],
 
 
 def _finding_order(
-    finding: ProgramFinding, recording: ProgramRun, found: Sequence[ProgramFinding]
+    finding: ProgramFinding, recording: ProgramRun, findings: Sequence[ProgramFinding]
 ) -> tuple[int, bool]:
-    """Return a key that sorts findings by their saving, and what explains slack before it."""
-    slack = max((other.bytes or 0 for other in found if other.name == SLACK.name), default=0)
+    """Return a key that sorts findings by their saving, and a cause of slack before the slack."""
+    slack = max((other.bytes or 0 for other in findings if other.name == SLACK.name), default=0)
     if finding.name == THREADS.name:
         callers_slack = callers_slack_bytes(recording, finding.sessions)
         if callers_slack >= _MIN_EXPLAINED_SHARE * slack:
@@ -55,18 +55,20 @@ def _finding_order(
     size = finding.bytes or 0
     if finding.name == RETAINED.name:
         duplicates = max(
-            (other.bytes or 0 for other in found if other.name == DUPLICATE.name), default=0
+            (other.bytes or 0 for other in findings if other.name == DUPLICATE.name), default=0
         )
-        is_left = duplicates >= _RETAINED_SHARE_OF_DUPLICATES * size
+        limits_size = duplicates >= _RETAINED_SHARE_OF_DUPLICATES * size
         size = round(_RETAINED_SHARE * size)
-        if is_left:
+        if limits_size:
             size = min(size, duplicates - 1)
     return -size, True
 
 
 def _unchecked_rule_notes(recording: ProgramRun) -> Iterator[str]:
-    """Yield which rules could not be checked in a process that was started without memdiag."""
+    """Yield a note on the rules that cannot be checked in a process started without memdiag."""
     if not recording.is_watched or not recording.xrays:
         return
-    names = ", ".join(each.rule.name for each in program_detectors() if each.rule.needs_sessions)
+    names = ", ".join(
+        detector.rule.name for detector in program_detectors() if detector.rule.needs_sessions
+    )
     yield f"rules that need recorded sessions were not checked: {names}; memdiag run checks them"

@@ -78,28 +78,29 @@ SHARED_ARENA_CODE = (
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for all processes whose arenas have much slack."""
-    explained = {rare.session.pid for rare in rare_large_inputs(recording)}
+    explained_pids = {rare.session.pid for rare in rare_large_inputs(recording)}
     parts = [
         part
         for part in large_owners(recording, "arena", ARENA_SLACK_NAME)
-        if part.xray.pid not in explained and not _is_of_tool(sessions_in(recording, [part.xray]))
+        if part.xray.pid not in explained_pids
+        and not _is_of_tool(sessions_in(recording, [part.xray]))
     ]
     if not parts:
         return
     xrays = [part.xray for part in parts]
     size = shared_once_bytes(recording, parts)
     sessions = sorted(
-        (s for s in sessions_in(recording, xrays) if _known_slack_bytes(s)),
+        (session for session in sessions_in(recording, xrays) if _known_slack_bytes(session)),
         key=_known_slack_bytes,
         reverse=True,
     )
-    reserved = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
+    reserved_bytes = sum(arena.slack_bytes for xray in xrays for arena in xray.attribution.arenas)
     yield ProgramFinding(
         name=RULE.name,
         sessions=session_numbers(sessions),
         bytes=size,
         message=(
-            f"{format_size(size)}{reserved_text(reserved, size)} in"
+            f"{format_size(size)}{reserved_text(reserved_bytes, size)} in"
             f" {process_ids(xrays)} are free space in onnxruntime's arenas, kept for later"
             f" runs{_largest_slack_text(sessions)}."
         ),
@@ -110,15 +111,17 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 def _is_of_tool(sessions: Sequence[ProgramSession]) -> bool:
     """Return whether a tool of onnxruntime, such as a calibrator, made all of the sessions.
 
-    Neither their options nor those of their runs can be set.
+    Neither the options of such sessions nor of their runs can be set.
     """
     return bool(sessions) and all(session.library == "onnxruntime" for session in sessions)
 
 
 def _slack_remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
-    """Yield what leaves less slack: one arena for all sessions, shrinkage, or no arena."""
-    shared = _shared_bytes(sessions)
-    can_share = shared > 0 and shared >= _MIN_SHARED_SHARE * sum(map(_known_slack_bytes, sessions))
+    """Yield the remedies that leave less slack: one arena for all sessions, shrinkage, no arena."""
+    shared_bytes = _shared_bytes(sessions)
+    can_share = shared_bytes > 0 and shared_bytes >= _MIN_SHARED_SHARE * sum(
+        map(_known_slack_bytes, sessions)
+    )
     if can_share:
         yield (
             "Let the sessions of a process share one arena, if their runs take turns: call"
@@ -137,20 +140,23 @@ def _slack_remedies(sessions: Sequence[ProgramSession]) -> Iterator[str]:
 
 
 def _shared_bytes(sessions: Sequence[ProgramSession]) -> int:
-    """Return the slack that one arena a process would not have: that of all but the largest.
+    """Return the bytes of slack that a shared arena in each process would save.
 
-    Sessions that were in runs at the same time as others would need it.
+    That is the slack of all sessions but the largest. Sessions that run at the same time as others
+    would need their slack, so they are left out.
     """
-    own = [
+    sessions_with_own_arena = [
         session
         for session in sessions
         if session.options.get(SHARED_ALLOCATORS_OPTION) != "1" and session.run_threads <= 1
     ]
-    sizes = [
+    sizes_by_process = [
         list(map(_known_slack_bytes, group))
-        for group in sessions_by_key(own, lambda session: session.pid)
+        for group in sessions_by_key(sessions_with_own_arena, lambda session: session.pid)
     ]
-    return sum(sum(alike) - max(alike) for alike in sizes)
+    return sum(
+        sum(sizes_of_process) - max(sizes_of_process) for sizes_of_process in sizes_by_process
+    )
 
 
 def _known_slack_bytes(session: ProgramSession) -> int:
@@ -160,9 +166,9 @@ def _known_slack_bytes(session: ProgramSession) -> int:
 def _largest_slack_text(sessions: list[ProgramSession]) -> str:
     if not sessions:
         return ""
-    listed = [
+    session_texts = [
         f"session {session.number} ({model_name(session)})"
         f" {format_size(_known_slack_bytes(session))}"
         for session in sessions
     ]
-    return f": {some_of(listed)}"
+    return f": {some_of(session_texts)}"

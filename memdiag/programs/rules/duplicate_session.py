@@ -103,41 +103,53 @@ _CHANGE_NO_OUTPUTS = {
     ORT_MAPPED_OPTION,
     ORT_BYTES_OPTION,
 }
-"""Options that change speed or memory."""
+"""Options that affect speed or memory, not outputs."""
 
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with several sessions in a process at once.
 
-    Processes that create them at the same places, such as workers, have one finding.
+    Processes that create such sessions at the same places, such as workers, share a finding.
     """
     yield from _repeated_model_findings(recording)
-    per_call = {number for each in sessions_per_call(recording) for number in session_numbers(each)}
-    others = [session for session in created_sessions(recording) if session.number not in per_call]
-    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
-    for same in sessions_by_key(others, lambda each: (each.pid, each.model_key)):
-        together = alive_together(same)
+    per_call_numbers = {
+        number
+        for call_sessions in sessions_per_call(recording)
+        for number in session_numbers(call_sessions)
+    }
+    other_sessions = [
+        session for session in created_sessions(recording) if session.number not in per_call_numbers
+    ]
+    groups_by_site: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
+    for model_sessions in sessions_by_key(
+        other_sessions, lambda session: (session.pid, session.model_key)
+    ):
+        together = alive_together(model_sessions)
         if len(together) > 1:
-            alike[together[0].model_key, creation_sites(together)].append(together)
-    for processes in alike.values():
-        known = [size for size in map(_replaceable_session_bytes, processes) if size is not None]
-        size = sum(known) if known else None
-        kept = [redundant_kept_bytes(together) for together in processes]
-        if size is None or max(size, *kept) >= _MIN_DUPLICATE_BYTES:
+            groups_by_site[together[0].model_key, creation_sites(together)].append(together)
+    for processes in groups_by_site.values():
+        known_sizes = [
+            size for size in map(_replaceable_session_bytes, processes) if size is not None
+        ]
+        size = sum(known_sizes) if known_sizes else None
+        kept_sizes = [redundant_kept_bytes(together) for together in processes]
+        if size is None or max(size, *kept_sizes) >= _MIN_DUPLICATE_BYTES:
             yield _duplicate_finding(processes, size)
 
 
 def _repeated_model_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model that processes without recorded sessions have twice."""
-    by_name: defaultdict[str, list[tuple[RepeatedModel, PartOfProcess]]] = defaultdict(list)
+    repeated_by_name: defaultdict[str, list[tuple[RepeatedModel, PartOfProcess]]] = defaultdict(
+        list
+    )
     for xray in unrecorded_xrays(recording):
         for model in repeated_models(xray.attribution):
             part = PartOfProcess(xray, model.bytes, model.private_bytes)
-            by_name[model.name].append((model, part))
-    for repeated in by_name.values():
-        models, parts = zip(*repeated, strict=True)
+            repeated_by_name[model.name].append((model, part))
+    for models_and_parts in repeated_by_name.values():
+        models, parts = zip(*models_and_parts, strict=True)
         size = shared_once_bytes(recording, parts)
-        most = max(models, key=lambda model: model.count)
+        most_repeated = max(models, key=lambda model: model.count)
         subject = "One session" if len(parts) == 1 else "One session each"
         yield ProgramFinding(
             name=RULE.name,
@@ -145,21 +157,21 @@ def _repeated_model_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
             bytes=size,
             message=(
                 f"{format_size(size)} in {process_ids([part.xray for part in parts])} are"
-                f" {most.evidence}. {subject} would save {format_size(size)}."
+                f" {most_repeated.evidence}. {subject} would save {format_size(size)}."
             ),
-            remedy=most.remedy,
+            remedy=most_repeated.remedy,
         )
 
 
 def _replaceable_session_bytes(sessions: Sequence[ProgramSession]) -> int | None:
-    """Return the bytes of the sessions that another one could replace; None if there is none."""
-    replaceable = [
-        redundant_bytes(same)
-        for same in sessions_by_key(sessions, _output_options)
-        if len(same) > 1
+    """Return the bytes of the sessions that another session could replace; None if unknown."""
+    replaceable_sizes = [
+        redundant_bytes(equal_sessions)
+        for equal_sessions in sessions_by_key(sessions, _output_options)
+        if len(equal_sessions) > 1
     ]
-    known = [size for size in replaceable if size is not None]
-    return sum(known) if known else None
+    known_sizes = [size for size in replaceable_sizes if size is not None]
+    return sum(known_sizes) if known_sizes else None
 
 
 def _duplicate_finding(
@@ -167,17 +179,18 @@ def _duplicate_finding(
 ) -> ProgramFinding:
     """Return the finding for the sessions of each process that were alive together."""
     sessions = [session for together in processes for session in together]
-    differing = _differing_options(sessions)
-    first = sessions[0]
+    values_by_option = _differing_options(sessions)
+    first_session = sessions[0]
     text = (
-        f"{model_name(first)} is loaded {len(sessions)} times in {process_ids(sessions)}, created"
-        f" at {creation_sites(sessions)}{_model_origins_text(sessions)}"
+        f"{model_name(first_session)} is loaded {len(sessions)} times in"
+        f" {process_ids(sessions)}, created at"
+        f" {creation_sites(sessions)}{_model_origins_text(sessions)}"
     )
     cost = ""
     if size is not None:
         suffix = "" if len(processes) == 1 else " each"
         cost = f" One session{suffix} would save {size_text(size, sessions)}."
-    if not differing:
+    if not values_by_option:
         return ProgramFinding(
             name=RULE.name,
             sessions=session_numbers(sessions),
@@ -185,12 +198,14 @@ def _duplicate_finding(
             message=f"{text}. The options are the same.{cost}",
             remedy=f"{sharing_advice(sessions)}{_session_to_keep_text(sessions)}",
         )
-    listed = some_of([f"{name} ({'; '.join(values)})" for name, values in differing.items()])
-    deciding = sorted(differing.keys() - _CHANGE_NO_OUTPUTS)
-    if deciding:
+    differing_text = some_of(
+        [f"{name} ({'; '.join(values)})" for name, values in values_by_option.items()]
+    )
+    deciding_options = sorted(values_by_option.keys() - _CHANGE_NO_OUTPUTS)
+    if deciding_options:
         remedy = (
-            f"Sessions that differ in {some_of(deciding)} may compute other values, or elsewhere:"
-            " keep one for each setting that is needed, and no more."
+            f"Sessions that differ in {some_of(deciding_options)} may compute other values, or"
+            " elsewhere: keep one for each setting that is needed, and no more."
         )
     else:
         remedy = (
@@ -201,13 +216,13 @@ def _duplicate_finding(
         name=RULE.name,
         sessions=session_numbers(sessions),
         bytes=size,
-        message=f"{text}. The sessions differ in {listed}.{cost}",
+        message=f"{text}. The sessions differ in {differing_text}.{cost}",
         remedy=remedy,
     )
 
 
 def _model_origins_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return that some sessions are from the path and some from bytes; nothing if all are alike."""
+    """Return a clause if some sessions are from the path and some from bytes; empty otherwise."""
     from_bytes = sum(session.model.path is None for session in sessions)
     if from_bytes in (0, len(sessions)):
         return ""
@@ -215,7 +230,7 @@ def _model_origins_text(sessions: Sequence[ProgramSession]) -> str:
 
 
 def _session_to_keep_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return which session to keep, if only some keep the bytes of their model; else nothing."""
+    """Return which session to keep if only some keep the bytes of their model; empty otherwise."""
     if len({session.model.is_kept for session in sessions}) == 1:
         return ""
     return " Keep one that does not keep the bytes of the model, such as one by path."
@@ -234,11 +249,13 @@ def _output_options(session: ProgramSession) -> frozenset[tuple[str, str]]:
 
 
 def _differing_options(sessions: Sequence[ProgramSession]) -> dict[str, list[str]]:
-    """Return the different values of the options that are not the same for all, by name."""
+    """Return the values of the options that are not the same for all sessions, by name."""
     options = [_compared_options(session) for session in sessions]
-    differing = {}
-    for name in sorted({name for chosen in options for name in chosen}):
-        values = list(dict.fromkeys(chosen.get(name, "default") for chosen in options))
+    values_by_option = {}
+    for name in sorted({name for session_options in options for name in session_options}):
+        values = list(
+            dict.fromkeys(session_options.get(name, "default") for session_options in options)
+        )
         if len(values) > 1:
-            differing[name] = values
-    return differing
+            values_by_option[name] = values
+    return values_by_option

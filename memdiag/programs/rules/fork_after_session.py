@@ -62,28 +62,30 @@ RULE = Rule(
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each process whose forks use onnxruntime after it created sessions."""
-    created = {session.number: session for session in created_sessions(recording)}
+    session_by_number = {session.number: session for session in created_sessions(recording)}
     creators = {session.pid for session in recording.sessions}
-    by_pid = {process.pid: process for process in recording.processes}
+    process_by_pid = {process.pid: process for process in recording.processes}
     forks: dict[tuple[int, tuple[int, ...]], list[ProgramProcess]] = {}
     for process in recording.processes:
-        parent = by_pid.get(process.forked_from or 0)
+        parent = process_by_pid.get(process.forked_from or 0)
         if parent is None:
             continue
         inherited = [
-            each
-            for each in process.inherited
-            if each.session in created
-            and (_has_threads(created[each.session]) or _may_have_telemetry(parent))
+            inheritance
+            for inheritance in process.inherited
+            if inheritance.session in session_by_number
+            and (
+                _has_threads(session_by_number[inheritance.session]) or _may_have_telemetry(parent)
+            )
         ]
-        runs = any(each.run_count or each.is_running for each in inherited)
-        if inherited and (runs or process.pid in creators):
-            key = parent.pid, tuple(each.session for each in inherited)
+        has_runs = any(inheritance.run_count or inheritance.is_running for inheritance in inherited)
+        if inherited and (has_runs or process.pid in creators):
+            key = parent.pid, tuple(inheritance.session for inheritance in inherited)
             forks.setdefault(key, []).append(process)
     for (pid, inherited_numbers), processes in forks.items():
-        sessions = [created[number] for number in inherited_numbers]
-        threaded = list(filter(_has_threads, sessions))
-        yield _fork_finding(by_pid[pid], threaded or sessions, processes)
+        sessions = [session_by_number[number] for number in inherited_numbers]
+        threaded_sessions = list(filter(_has_threads, sessions))
+        yield _fork_finding(process_by_pid[pid], threaded_sessions or sessions, processes)
 
 
 def _has_threads(session: ProgramSession) -> bool:
@@ -124,7 +126,7 @@ def _fork_message(
     numbers = session_numbers(sessions)
     inherited = [session for process in processes for session in process.inherited]
     runs = sum(session.run_count for session in inherited if session.session in numbers)
-    hanging = sum(session.is_running for session in inherited if session.session in numbers)
+    hanging_runs = sum(session.is_running for session in inherited if session.session in numbers)
     pids = some_of([str(process.pid) for process in processes])
     count = "process" if len(processes) == 1 else "processes"
     verb = "is a fork" if len(processes) == 1 else "are forks"
@@ -140,8 +142,8 @@ def _fork_message(
             " The sessions have no threads, but onnxruntime's telemetry has one, which does not"
             f" exist in a fork{condition}:"
         )
-    if hanging:
-        message += f" {counted(hanging, 'run')} there started and did not end."
+    if hanging_runs:
+        message += f" {counted(hanging_runs, 'run')} there started and did not end."
     elif not any(map(_has_threads, sessions)):
         message += (
             " a fork that ends as Python usually does, such as a worker of gunicorn, can hang there"

@@ -38,10 +38,10 @@ from memdiag.programs.session_facts import (
     created_sessions,
     described_sessions,
     inherited_run_counts,
-    same_model_and_line,
     session_end_s,
     session_numbers,
     session_ready_s,
+    sessions_by_model_and_line,
     size_text,
     total_session_bytes,
 )
@@ -71,31 +71,35 @@ _LAZY_REMEDY = (
 
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model, and line that created sessions of it, that are idle."""
-    ran_elsewhere = inherited_run_counts(recording)
+    """Yield a finding for each model and line of code whose sessions are idle."""
+    forked_run_counts = inherited_run_counts(recording)
     sessions = [
-        session for session in created_sessions(recording) if not ran_elsewhere[session.number]
+        session for session in created_sessions(recording) if not forked_run_counts[session.number]
     ]
-    idle = [session for session in sessions if _is_idle_long(recording, session)]
-    rare = [
+    idle_sessions = [session for session in sessions if _is_idle_long(recording, session)]
+    rare_sessions = [
         session
         for session in sessions
         if not _is_idle_long(recording, session) and _runs_rarely(recording, session)
     ]
-    for same in same_model_and_line(idle):
-        idle_s = max(_idle_s(recording, session) for session in same)
-        stayed = (
-            f"stayed for {format_duration(idle_s)} after the last of {_session_runs_text(same)}"
+    for sessions_of_line in sessions_by_model_and_line(idle_sessions):
+        idle_s = max(_idle_s(recording, session) for session in sessions_of_line)
+        stay_text = (
+            f"stayed for {format_duration(idle_s)} after the last of"
+            f" {_session_runs_text(sessions_of_line)}"
         )
-        yield from _idle_findings(same, stayed, _RELEASE_REMEDY)
-    for same in same_model_and_line(rare):
-        life_s = max(_life_s(recording, session) for session in same)
-        stayed = f"was in memory for {format_duration(life_s)} for {_session_runs_text(same)}"
-        yield from _idle_findings(same, stayed, _LAZY_REMEDY)
+        yield from _idle_findings(sessions_of_line, stay_text, _RELEASE_REMEDY)
+    for sessions_of_line in sessions_by_model_and_line(rare_sessions):
+        life_s = max(_life_s(recording, session) for session in sessions_of_line)
+        stay_text = (
+            f"was in memory for {format_duration(life_s)} for"
+            f" {_session_runs_text(sessions_of_line)}"
+        )
+        yield from _idle_findings(sessions_of_line, stay_text, _LAZY_REMEDY)
 
 
 def _idle_findings(
-    sessions: Sequence[ProgramSession], stayed: str, remedy: str
+    sessions: Sequence[ProgramSession], stay_text: str, remedy: str
 ) -> Iterator[ProgramFinding]:
     """Yield the finding about `sessions`, unless they are small."""
     size = total_session_bytes(sessions)
@@ -107,7 +111,7 @@ def _idle_findings(
         sessions=session_numbers(sessions),
         bytes=size,
         message=(
-            f"{described_sessions(sessions)}, {stayed}, and took {size_text(size, sessions)}."
+            f"{described_sessions(sessions)}, {stay_text}, and took {size_text(size, sessions)}."
             f" {'A' if len(sessions) > 1 else 'Its'} creation took {format_duration(creation_s)}."
         ),
         remedy=remedy,
@@ -123,7 +127,7 @@ def _life_s(recording: ProgramRun, session: ProgramSession) -> float:
 
 
 def _idle_s(recording: ProgramRun, session: ProgramSession) -> float:
-    """Return the seconds from the last run of the session to its end."""
+    """Return the seconds from the last run of the session to its end; 0 if it never ran."""
     return (
         0.0
         if session.last_run_s is None
@@ -137,11 +141,15 @@ def _is_idle_long(recording: ProgramRun, session: ProgramSession) -> bool:
 
 
 def _runs_rarely(recording: ProgramRun, session: ProgramSession) -> bool:
-    """Return whether the session ran less than once a minute, and others of its process far more.
+    """Return whether the session ran less than once a minute, and another of its process far more.
 
     Sessions whose creation is not over, or that never ran, do not count.
     """
     if not session.run_count or _life_s(recording, session) < _MIN_IDLE_S * (session.run_count + 1):
         return False
-    others = (other.run_count for other in recording.sessions if other.pid == session.pid)
-    return session.run_count <= _MAX_RARE_RUN_SHARE * max(others)
+    run_counts = (
+        process_session.run_count
+        for process_session in recording.sessions
+        if process_session.pid == session.pid
+    )
+    return session.run_count <= _MAX_RARE_RUN_SHARE * max(run_counts)

@@ -63,23 +63,24 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
         return
     xrays = [part.xray for part in parts]
     size = shared_once_bytes(recording, parts)
-    without_arena = [
+    sessions_without_arena = [
         session
         for session in sessions_in(recording, xrays)
         if not is_on(session.options, ARENA_OPTION, default=True)
     ]
     is_shared = any(part.private_bytes < part.bytes for part in parts)
-    shared = " (pages that these processes share are counted once)" if is_shared else ""
+    shared_clause = " (pages that these processes share are counted once)" if is_shared else ""
     reason = ""
-    if without_arena:
+    if sessions_without_arena:
         reason = " Some sessions there have no arena: malloc serves the tensors of their runs."
     yield ProgramFinding(
         name=RULE.name,
-        sessions=session_numbers(without_arena),
+        sessions=session_numbers(sessions_without_arena),
         bytes=size,
         message=(
-            f"{format_size(size)} in {process_ids(xrays)}{shared} were freed, and malloc has not"
-            f" returned them to the system. The next run may use part of them again.{reason}"
+            f"{format_size(size)} in {process_ids(xrays)}{shared_clause} were freed, and malloc"
+            " has not returned them to the system. The next run may use part of them"
+            f" again.{reason}"
         ),
         remedy=(
             "Call malloc_trim(0) once after all sessions have run (in Python:"

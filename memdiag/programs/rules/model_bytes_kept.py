@@ -47,26 +47,26 @@ _MIN_KEPT_MODEL_BYTES = 16 * MIB
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield one finding for all models whose bytes sessions keep: they have one remedy."""
-    keeping = [session for session in created_sessions(recording) if _keeps_bytes(session)]
-    # Sessions of one process may have been given the same object.
-    sizes = {(keeper.pid, keeper.model.address): keeper.model.bytes or 0 for keeper in keeping}
+    keepers = [session for session in created_sessions(recording) if _keeps_bytes(session)]
+    # Sessions of one process may have received the same object.
+    sizes = {(keeper.pid, keeper.model.address): keeper.model.bytes or 0 for keeper in keepers}
     nbytes = sum(sizes.values())
     if nbytes < _MIN_KEPT_MODEL_BYTES:
         return
-    is_one = len(keeping) == 1
-    models = len({keeper.model_key for keeper in keeping})
-    what = "the model" if models == 1 else counted(models, "model")
-    if len(sizes) > models:
-        what = f"{what} in {len(sizes):,} copies"
+    is_single = len(keepers) == 1
+    model_count = len({keeper.model_key for keeper in keepers})
+    models_text = "the model" if model_count == 1 else counted(model_count, "model")
+    if len(sizes) > model_count:
+        models_text = f"{models_text} in {len(sizes):,} copies"
     yield ProgramFinding(
         name=RULE.name,
-        sessions=session_numbers(keeping),
+        sessions=session_numbers(keepers),
         bytes=nbytes,
         message=(
-            f"{counted(len(keeping), 'session')} in {process_ids(keeping)}, created at"
-            f" {creation_sites(keeping)}, {'keeps' if is_one else 'keep'} the bytes of {what} from"
-            f" which {'it was' if is_one else 'they were'} created, {format_size(nbytes)}. They are"
-            " not read again."
+            f"{counted(len(keepers), 'session')} in {process_ids(keepers)}, created at"
+            f" {creation_sites(keepers)}, {'keeps' if is_single else 'keep'} the bytes of"
+            f" {models_text} from which {'it was' if is_single else 'they were'} created,"
+            f" {format_size(nbytes)}. They are not read again."
         ),
         remedy=(
             "Create the session from the path of the file. If there is no file, drop the bytes"

@@ -51,19 +51,20 @@ RULE = Rule(
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each session whose arena is as large as a rare input made it."""
-    for rare in rare_large_inputs(recording):
-        session, slack = rare.session, rare.slack_bytes
-        reserved = session.memory.arena_slack_bytes if session.memory else None
+    for rare_input in rare_large_inputs(recording):
+        session, slack = rare_input.session, rare_input.slack_bytes
+        reserved_bytes = session.memory.arena_slack_bytes if session.memory else None
         yield ProgramFinding(
             name=RULE.name,
             sessions=(session.number,),
             bytes=slack,
             message=(
                 f"the arena of {model_name(session)} (session {session.number}, process"
-                f" {session.pid}) keeps {format_size(slack)}{reserved_text(reserved or 0, slack)}"
-                " that are free, and was enlarged most by a run with"
-                f" {_shapes_text(rare.shapes)}. Of {rare.runs:,} runs {rare.large_runs:,} had"
-                f" such inputs, and 95 % had at most 1/{int(rare.ratio):,} of their elements."
+                f" {session.pid}) keeps {format_size(slack)}"
+                f"{reserved_text(reserved_bytes or 0, slack)} that are free, and was"
+                f" enlarged most by a run with {_shapes_text(rare_input.shapes)}."
+                f" Of {rare_input.runs:,} runs {rare_input.large_runs:,} had such inputs,"
+                f" and 95 % had at most 1/{int(rare_input.ratio):,} of their elements."
             ),
             remedy=(
                 "Split or limit such inputs, or let the run after one of them return free memory at"

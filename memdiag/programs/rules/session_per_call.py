@@ -55,33 +55,34 @@ RULE = Rule(
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each line that creates a session of the same model for each call."""
-    alike: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
+    groups_by_line: defaultdict[tuple[str, str], list[list[ProgramSession]]] = defaultdict(list)
     for sessions in sessions_per_call(recording):
-        alike[sessions[0].model_key, sessions[0].created_at].append(sessions)
-    for processes in alike.values():
+        groups_by_line[sessions[0].model_key, sessions[0].created_at].append(sessions)
+    for processes in groups_by_line.values():
         yield _per_call_finding(processes)
 
 
 def _per_call_finding(processes: Sequence[Sequence[ProgramSession]]) -> ProgramFinding:
-    sessions = [session for same in processes for session in same]
-    first = sessions[0]
-    kept = [together for together in map(alive_together, processes) if len(together) > 1]
-    known = [size for size in map(redundant_bytes, kept) if size is not None]
-    size = sum(known) if known else None
+    sessions = [session for process_sessions in processes for session in process_sessions]
+    first_session = sessions[0]
+    groups_together = [together for together in map(alive_together, processes) if len(together) > 1]
+    known_sizes = [size for size in map(redundant_bytes, groups_together) if size is not None]
+    size = sum(known_sizes) if known_sizes else None
     runs = sum(session.run_count for session in sessions)
     creation_s = sum(session.creation_s or 0 for session in sessions)
     run_s = sum(shapes.total_s for session in sessions for shapes in session.shapes)
     message = (
-        f"{len(sessions)} sessions of {model_name(first)} were created at {creation_site(first)} in"
-        f" {process_ids(sessions)}, for {counted(runs, 'run')}: creating them took"
+        f"{len(sessions)} sessions of {model_name(first_session)} were created at"
+        f" {creation_site(first_session)} in {process_ids(sessions)}, for"
+        f" {counted(runs, 'run')}: creating them took"
         f" {format_duration(creation_s)}, running them {format_duration(run_s)}."
     )
-    if kept:
-        alive = [session for together in kept for session in together]
-        where = "" if len(kept) == 1 else " in each process"
+    if groups_together:
+        alive_sessions = [session for together in groups_together for session in together]
+        process_clause = "" if len(groups_together) == 1 else " in each process"
         message += (
-            f" {len(alive)} of them were alive at the same time, which takes"
-            f" {size_text(size, alive)} more than one{where}."
+            f" {len(alive_sessions)} of them were alive at the same time, which takes"
+            f" {size_text(size, alive_sessions)} more than one{process_clause}."
         )
     return ProgramFinding(
         name=RULE.name,

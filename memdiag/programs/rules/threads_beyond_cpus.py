@@ -80,10 +80,10 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for the processes with the same CPUs, and the same threads."""
     sessions_by_process = {
         group[0].pid: alive_together(group)
-        for group in sessions_by_key(created_sessions(recording), lambda each: each.pid)
+        for group in sessions_by_key(created_sessions(recording), lambda session: session.pid)
     }
-    alike: defaultdict[tuple[float, str | None, _ThreadCount], list[ProgramSession]]
-    alike = defaultdict(list)
+    sessions_by_threads: defaultdict[tuple[float, str | None, _ThreadCount], list[ProgramSession]]
+    sessions_by_threads = defaultdict(list)
     for process in recording.processes:
         sessions = sessions_by_process.get(process.pid, [])
         threads = _session_thread_count(sessions)
@@ -92,25 +92,27 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
         cpus = ceil(process.cpus_allowed)
         is_many = threads.total > _MAX_THREADS_PER_CPU * cpus
         is_many |= threads.callers > _MAX_CALLERS_PER_CPU * cpus
-        if threads.of_one_run > cpus or is_many:
-            alike[process.cpus_allowed, process.onnxruntime, threads] += sessions
-    for (allowed, onnxruntime, threads), sessions in alike.items():
+        if threads.per_run > cpus or is_many:
+            sessions_by_threads[process.cpus_allowed, process.onnxruntime, threads] += sessions
+    for (cpus_allowed, onnxruntime, threads), sessions in sessions_by_threads.items():
         pids = {session.pid for session in sessions}
-        at_other_times = [
+        sessions_at_other_times = [
             session
             for session in created_sessions(recording)
             if session.pid in pids
             and session not in sessions
-            and (_intra_op_threads(session) or 0) > ceil(allowed)
+            and (_intra_op_threads(session) or 0) > ceil(cpus_allowed)
         ]
         slack = callers_slack_bytes(recording, session_numbers(sessions))
-        yield _threads_finding(allowed, onnxruntime, threads, sessions, at_other_times, slack)
+        yield _threads_finding(
+            cpus_allowed, onnxruntime, threads, sessions, sessions_at_other_times, slack
+        )
 
 
 def callers_slack_bytes(recording: ProgramRun, sessions: Collection[int]) -> int:
-    """Return the resident slack of those `sessions` that many more threads run than CPUs.
+    """Return the resident slack in bytes of those `sessions` that too many threads call at once.
 
-    Fewer callers save at most this of the arenas.
+    Fewer callers save at most these bytes of the arenas.
     """
     cpus = {
         process.pid: ceil(process.cpus_allowed)
@@ -131,14 +133,14 @@ class _ThreadCount(NamedTuple):
     Attributes:
         sessions: the number of sessions whose threads are known.
         started: the threads that the sessions started.
-        callers: the threads that call `run()`; several sessions may have the same one.
-        of_one_run: the threads that work on one run, its caller among them.
+        callers: the threads that call `run()`; several sessions may have the same callers.
+        per_run: the threads that work on one run, including its caller.
     """
 
     sessions: int
     started: int
     callers: int
-    of_one_run: int
+    per_run: int
 
     @property
     def total(self) -> int:
@@ -147,16 +149,21 @@ class _ThreadCount(NamedTuple):
 
 
 def _session_thread_count(sessions: Sequence[ProgramSession]) -> _ThreadCount | None:
-    """Return the threads of `sessions`; None if they are not known for any of them."""
-    of_runs = {each.number: threads for each in sessions if (threads := _intra_op_threads(each))}
-    if not of_runs:
+    """Return the threads of `sessions`; None if they are known for none of them."""
+    threads_by_session = {
+        session.number: threads for session in sessions if (threads := _intra_op_threads(session))
+    }
+    if not threads_by_session:
         return None
-    known = [session for session in sessions if session.number in of_runs]
+    known_sessions = [session for session in sessions if session.number in threads_by_session]
     return _ThreadCount(
-        sessions=len(known),
-        started=sum(_started_thread_count(each, of_runs[each.number] - 1) for each in known),
-        callers=max(1, *(session.run_threads for session in known)),
-        of_one_run=max(of_runs.values()),
+        sessions=len(known_sessions),
+        started=sum(
+            _started_thread_count(session, threads_by_session[session.number] - 1)
+            for session in known_sessions
+        ),
+        callers=max(1, *(session.run_threads for session in known_sessions)),
+        per_run=max(threads_by_session.values()),
     )
 
 
@@ -177,30 +184,30 @@ def _intra_op_threads(session: ProgramSession) -> int | None:
 
 
 def _threads_finding(
-    allowed: float,
+    cpus_allowed: float,
     onnxruntime: str | None,
     threads: _ThreadCount,
     sessions: Sequence[ProgramSession],
-    at_other_times: Sequence[ProgramSession],
+    sessions_at_other_times: Sequence[ProgramSession],
     slack: int,
 ) -> ProgramFinding:
-    cpus = ceil(allowed)
-    message = _threads_message(allowed, threads, sessions)
+    cpus = ceil(cpus_allowed)
+    message = _threads_message(cpus_allowed, threads, sessions)
     if slack:
         message += f" Runs at the same time explain at most {format_size(slack)} of arena slack."
-    if at_other_times:
-        message += f" At other times it is the same with {model_names(at_other_times)}."
-    if threads.of_one_run <= cpus:
-        remedy = " ".join(_advice_on_many(threads, cpus, onnxruntime))
+    if sessions_at_other_times:
+        message += f" At other times it is the same with {model_names(sessions_at_other_times)}."
+    if threads.per_run <= cpus:
+        remedy = " ".join(_many_threads_advice(threads, cpus, onnxruntime))
     else:
         remedy = (
             f"Set SessionOptions.intra_op_num_threads to {cpus}, or less where several sessions run"
             " at once: it takes less CPU time then, and hardly less memory."
         )
         if threads.callers > cpus:
-            remedy = f"{_fewer_callers(cpus)} {remedy}"
-        defaults = [session for session in sessions if not session.intra_op_threads]
-        if max(filter(None, map(_intra_op_threads, defaults)), default=0) > cpus:
+            remedy = f"{_fewer_callers_advice(cpus)} {remedy}"
+        default_sessions = [session for session in sessions if not session.intra_op_threads]
+        if max(filter(None, map(_intra_op_threads, default_sessions)), default=0) > cpus:
             message += (
                 " By default onnxruntime starts one for each physical core of the machine, whatever"
                 " the process may use."
@@ -216,15 +223,15 @@ def _threads_finding(
 
 
 def _threads_message(
-    allowed: float, threads: _ThreadCount, sessions: Sequence[ProgramSession]
+    cpus_allowed: float, threads: _ThreadCount, sessions: Sequence[ProgramSession]
 ) -> str:
     return (
-        f"{process_ids(sessions)} may use {allowed:g} CPU{'' if allowed == 1 else 's'}, and"
-        f" {counted(threads.sessions, 'session')} ({model_names(sessions)})"
+        f"{process_ids(sessions)} may use {cpus_allowed:g} CPU{'' if cpus_allowed == 1 else 's'},"
+        f" and {counted(threads.sessions, 'session')} ({model_names(sessions)})"
         f" {'works' if threads.sessions == 1 else 'work'} with {counted(threads.total, 'thread')}"
         f" ({threads.started:,} of {'its' if threads.sessions == 1 else 'their'} own,"
         f" {threads.callers:,} {'calls' if threads.callers == 1 else 'call'} run()),"
-        f" of which up to {threads.of_one_run} work on one run."
+        f" of which up to {threads.per_run} work on one run."
     )
 
 
@@ -239,16 +246,18 @@ def _environment_advice(cpus: int, onnxruntime: str | None) -> str:
     return f"For sessions that a library creates, set {variable} in the environment."
 
 
-def _advice_on_many(threads: _ThreadCount, cpus: int, onnxruntime: str | None) -> Iterator[str]:
-    """Yield how to have fewer threads in all: fewer callers, fewer of the sessions, or both."""
-    many = min(threads.started, _MAX_CALLERS_PER_CPU * cpus + 1)
-    if threads.callers > cpus and threads.callers >= many:
-        yield _fewer_callers(cpus)
+def _many_threads_advice(
+    threads: _ThreadCount, cpus: int, onnxruntime: str | None
+) -> Iterator[str]:
+    """Yield how to have fewer threads in all: fewer callers, a shared pool, or both."""
+    min_callers = min(threads.started, _MAX_CALLERS_PER_CPU * cpus + 1)
+    if threads.callers > cpus and threads.callers >= min_callers:
+        yield _fewer_callers_advice(cpus)
     if threads.started > cpus:
         yield _sharing_advice(cpus, onnxruntime)
 
 
-def _fewer_callers(cpus: int) -> str:
+def _fewer_callers_advice(cpus: int) -> str:
     return (
         f"Call run() from a pool of {counted(cpus, 'thread')}: each further thread that runs"
         " at the same time takes the memory of another run, and waits for a CPU."

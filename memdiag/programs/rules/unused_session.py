@@ -34,10 +34,10 @@ from memdiag.programs.session_facts import (
     created_sessions,
     described_sessions,
     inherited_run_counts,
-    same_model_and_line,
     session_end_s,
     session_numbers,
     session_ready_s,
+    sessions_by_model_and_line,
     size_text,
     total_session_bytes,
 )
@@ -56,18 +56,18 @@ _MIN_UNUSED_ALONE_S = 60.0
 
 
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
-    """Yield a finding for each model, and line that created sessions of it, that never ran."""
-    ran_elsewhere = inherited_run_counts(recording)
+    """Yield a finding for each model and line of code whose sessions never ran."""
+    forked_run_counts = inherited_run_counts(recording)
     last_run_s = max((session.last_run_s or 0 for session in recording.sessions), default=0.0)
-    unused = [
+    unused_sessions = [
         session
         for session in created_sessions(recording)
         if not session.run_count
-        and not ran_elsewhere[session.number]
+        and not forked_run_counts[session.number]
         and session.released_s is None
         and _is_unused_long(recording, session, last_run_s)
     ]
-    for sessions in same_model_and_line(unused):
+    for sessions in sessions_by_model_and_line(unused_sessions):
         size = total_session_bytes(sessions)
         waited_s = max(
             session_end_s(recording, session) - session_ready_s(session) for session in sessions

@@ -82,9 +82,11 @@ _PATH_REMEDY = (
 def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with private copies in several processes."""
     yield from _xrayed_worker_findings(recording)
-    for same in sessions_by_key(created_sessions(recording), lambda session: session.model_key):
-        together = alive_together(same)
-        processes = sessions_by_key(together, lambda session: session.pid)
+    for model_sessions in sessions_by_key(
+        created_sessions(recording), lambda session: session.model_key
+    ):
+        sessions_together = alive_together(model_sessions)
+        processes = sessions_by_key(sessions_together, lambda session: session.pid)
         size = _sum_without_largest([sum(map(_private_bytes, sessions)) for sessions in processes])
         if len(processes) > 1 and size >= _MIN_WORKER_BYTES:
             yield _workers_finding(processes, size)
@@ -93,11 +95,11 @@ def detect(recording: ProgramRun) -> Iterator[ProgramFinding]:
 def _xrayed_worker_findings(recording: ProgramRun) -> Iterator[ProgramFinding]:
     """Yield a finding for each model with copies in processes without recorded sessions."""
     xrays = _alive_together(recording, unrecorded_xrays(recording))
-    by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
+    holders_by_model: dict[ModelKey, list[tuple[ProcessXray, list[Copy]]]] = {}
     for xray in xrays:
         for key, copies in weight_copies(xray.attribution).items():
-            by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
-    for key, holders in by_model.items():
+            holders_by_model.setdefault(key, []).append((xray, list(filter(is_private, copies))))
+    for key, holders in holders_by_model.items():
         # Pages that a fork shares with its parent are private to neither.
         sizes = [sum(copy.private_bytes or 0 for copy in copies) for _, copies in holders]
         size = _sum_without_largest(sizes)
@@ -124,29 +126,29 @@ def _alive_together(recording: ProgramRun, xrays: list[ProcessXray]) -> list[Pro
 
 
 def _private_bytes(session: ProgramSession) -> int:
-    """Return the bytes of the private copies of the weights, 0 if they are not known.
+    """Return the bytes of the private copies of the weights; 0 if they are not known.
 
-    Without an X-ray they are an estimate: the private memory that the creation kept, which is less
-    than the copies where it used freed memory again.
+    Without an X-ray they are an estimate: the private memory that the creation kept. This is less
+    than the copies if the creation used freed memory again.
     """
-    measured = private_weight_bytes(session)
-    if measured is not None:
-        return measured
+    measured_bytes = private_weight_bytes(session)
+    if measured_bytes is not None:
+        return measured_bytes
     return max(kept_bytes(session) or 0, _embedded_bytes(session))
 
 
 def _embedded_bytes(session: ProgramSession) -> int:
-    """Return the bytes of weights in the model file at most, which cannot be mapped."""
+    """Return the most bytes of weights that may be in the model file, which cannot be mapped."""
     return min(session.model.weight_bytes or 0, session.model.bytes or 0)
 
 
 def _min_private_bytes(session: ProgramSession) -> int:
-    """Return the bytes that copies of the weights have at least."""
-    measured = private_weight_bytes(session)
-    if measured is not None:
-        return measured
-    kept = min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
-    return max(kept, _embedded_bytes(session))
+    """Return the least bytes that the copies of the weights can have."""
+    measured_bytes = private_weight_bytes(session)
+    if measured_bytes is not None:
+        return measured_bytes
+    kept_weight_bytes = min(kept_bytes(session) or 0, session.model.weight_bytes or 0)
+    return max(kept_weight_bytes, _embedded_bytes(session))
 
 
 def _sum_without_largest(sizes: Sequence[int]) -> int:
@@ -155,10 +157,10 @@ def _sum_without_largest(sizes: Sequence[int]) -> int:
 
 
 def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -> ProgramFinding:
-    """Return the finding for the sessions of each process, which would save `size` bytes."""
-    sessions = [session for same in processes for session in same]
-    first = sessions[0]
-    path = first.model.path
+    """Return the finding for the sessions of each process: sharing would save `size` bytes."""
+    sessions = [session for process_sessions in processes for session in process_sessions]
+    first_session = sessions[0]
+    path = first_session.model.path
     if path is None:
         remedy = (
             "Load the model by its path, not from bytes, saved with its packed weights so that all"
@@ -171,7 +173,7 @@ def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -
         sessions=session_numbers(sessions),
         bytes=size,
         message=(
-            f"{model_name(first)} is loaded by {len(processes)} processes at the same time"
+            f"{model_name(first_session)} is loaded by {len(processes)} processes at the same time"
             f" ({process_ids(sessions)}). {_copies_cost_text(processes, size)}"
         ),
         remedy=remedy,
@@ -180,14 +182,22 @@ def _workers_finding(processes: Sequence[Sequence[ProgramSession]], size: int) -
 
 def _copies_cost_text(processes: Sequence[Sequence[ProgramSession]], size: int) -> str:
     """Return what the copies take, and whether that was measured."""
-    if all(private_weight_bytes(session) is not None for same in processes for session in same):
-        total = sum(_private_bytes(session) for same in processes for session in same)
+    if all(
+        private_weight_bytes(session) is not None
+        for process_sessions in processes
+        for session in process_sessions
+    ):
+        total_bytes = sum(
+            _private_bytes(session)
+            for process_sessions in processes
+            for session in process_sessions
+        )
         return (
-            f"The copies take {format_size(total)}. One shared copy needs"
-            f" {format_size(total - size)}, so {format_size(size)} could be saved."
+            f"The copies take {format_size(total_bytes)}. One shared copy needs"
+            f" {format_size(total_bytes - size)}, so {format_size(size)} could be saved."
         )
     min_saving_bytes = _sum_without_largest(
-        [sum(map(_min_private_bytes, same)) for same in processes]
+        [sum(map(_min_private_bytes, process_sessions)) for process_sessions in processes]
     )
     text = (
         "No X-ray measured the copies: by the private memory that creating the sessions kept, one"

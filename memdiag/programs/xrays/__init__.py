@@ -1,1 +1,1 @@
-"""X-rays of the processes of a recorded program: when each is taken, by which process, for whom."""
+"""X-rays of the processes of a recorded program: when they are taken, and by which process."""

@@ -1,4 +1,4 @@
-"""X-rays for which processes wait at their end, and the limits of these waits."""
+"""X-rays for which processes wait at their end, and the time limits of these waits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from memdiag.programs.xrays.xray_task import ProcessXrayTask
 
 MAX_END_XRAY_S = 20.0
-"""Seconds that a process waits at its end for its X-ray at most."""
+"""The most seconds that a process waits at its end for its X-ray."""
 
 MAX_STOPPED_XRAY_S = 4.0
-"""Seconds for which processes wait so in all after SIGTERM or SIGHUP to memdiag, or if they handle
-SIGTERM and may have received it themselves: who stops a program so may kill it soon."""
+"""The most seconds that processes wait at their end, in all, after memdiag received SIGTERM or
+SIGHUP, or if they handle SIGTERM and may have received it. A supervisor that stops a program like
+this may kill it soon."""
 
 NEW_STOP_S = 30.0
-"""Seconds without such a wait, after which the next one is of another stop: servers replace their
-workers from time to time."""
+"""After these seconds without such a wait, the next wait belongs to another stop: servers replace
+their workers from time to time."""
 
 
 class EndWait(NamedTuple):
@@ -45,7 +46,7 @@ class _EndXray(NamedTuple):
         process: the process.
         started_s: seconds since the start of the recording.
         when_done: lets the process go on.
-        process_ends: False at the end of a recording of a part of the program.
+        process_ends: False if only the recording in the process ends.
     """
 
     process: RecordedProcess
@@ -55,10 +56,10 @@ class _EndXray(NamedTuple):
 
 
 class EndXrays:
-    """Has processes wait at their end for an X-ray.
+    """Makes processes wait at their end for an X-ray.
 
     Args:
-        program: these waits are added to it.
+        program: the program, to which these waits are added.
         xrays: takes the X-rays.
 
     Attributes:
@@ -77,14 +78,14 @@ class EndXrays:
         self._are_skipped = False
 
     def skip(self) -> None:
-        """End these waits, and have no process wait any more: the user does not want to wait."""
+        """End these waits and allow no more of them: the user does not want to wait."""
         if not self._are_skipped:
             self._program.notes.append("X-rays at the end were skipped: Ctrl-C was pressed again")
         self._are_skipped = True
-        for task, end in list(self._waiting.items()):
+        for task, waiting in list(self._waiting.items()):
             if not self._xrays.interrupt(task):
-                self.interrupted.add(end.process.pid)
-                end.when_done()
+                self.interrupted.add(waiting.process.pid)
+                waiting.when_done()
 
     def program_is_stopping(self) -> None:
         """Keep these waits short from now on: the program was told to stop."""
@@ -94,12 +95,12 @@ class EndXrays:
 
     @property
     def wait(self) -> EndWait | None:
-        """The wait of processes at their end; None if none waits now."""
-        ending = {end.process for end in self._waiting.values() if end.process_ends}
-        if self._waiting_since_s is None or not ending:
+        """The wait of processes at their end; None if no process waits now."""
+        ending_processes = {end.process for end in self._waiting.values() if end.process_ends}
+        if self._waiting_since_s is None or not ending_processes:
             return None
         waited_s = self._program.now_s() - self._waiting_since_s
-        return EndWait(len(ending), waited_s, max(map(self._limit_s, ending)))
+        return EndWait(len(ending_processes), waited_s, max(map(self._limit_s, ending_processes)))
 
     def _limit_s(self, process: RecordedProcess) -> float:
         return MAX_STOPPED_XRAY_S if self._may_be_killed(process) else MAX_END_XRAY_S
@@ -119,12 +120,12 @@ class EndXrays:
         """Start an X-ray for which `process` waits; return False if it cannot be started.
 
         Only a process that ends has a limit: its supervisor may wait for it. An X-ray at a peak
-        that is under way ends, since both would take longer.
+        that is under way is ended, since two X-rays at once would take longer.
 
         Args:
             process: the process.
-            let_go: lets it go on.
-            process_ends: whether it ends.
+            let_go: lets the process go on.
+            process_ends: whether the process ends.
         """
         self._xrays.interrupt_at_peak(process)
         if self._are_skipped:
@@ -157,25 +158,25 @@ class EndXrays:
 
     def interrupt_late(self, now_s: float) -> None:
         """End the X-rays for which processes have waited too long at their end."""
-        for task, end in list(self._waiting.items()):
-            limit_s, waited_s = self._limit_s(end.process), now_s - end.started_s
-            limited = "its X-ray"
-            if self._may_be_killed(end.process):
+        for task, waiting in list(self._waiting.items()):
+            limit_s, waited_s = self._limit_s(waiting.process), now_s - waiting.started_s
+            limited_xrays = "its X-ray"
+            if self._may_be_killed(waiting.process):
                 waited_s = self._waited_s() - self._waited_before_stop_s
-                limited = "X-rays of processes that handle SIGTERM"
+                limited_xrays = "X-rays of processes that handle SIGTERM"
             if self._is_stopping:
-                limited = "all X-rays since the program was told to stop"
-            if not end.process_ends or waited_s < limit_s:
+                limited_xrays = "all X-rays since the program was told to stop"
+            if not waiting.process_ends or waited_s < limit_s:
                 continue
             if self._xrays.interrupt(task):
                 self._program.notes.append(
-                    f"process {end.process.pid}: its X-ray was ended after {limit_s:.0f} s,"
+                    f"process {waiting.process.pid}: its X-ray was ended after {limit_s:.0f} s,"
                     " before weights were searched for that onnxruntime has fused or folded"
                 )
                 continue
-            self.interrupted.add(end.process.pid)
+            self.interrupted.add(waiting.process.pid)
             self._program.notes.append(
-                f"process {end.process.pid}: no X-ray of its end: the limit of {limit_s:.0f} s for"
-                f" {limited} has passed. Use memdiag xray while the process runs"
+                f"process {waiting.process.pid}: no X-ray of its end: the limit of {limit_s:.0f} s"
+                f" for {limited_xrays} has passed. Use memdiag xray while the process runs"
             )
-            end.when_done()
+            waiting.when_done()

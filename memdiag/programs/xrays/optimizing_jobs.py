@@ -1,4 +1,4 @@
-"""Jobs that have onnxruntime write the models of recorded sessions as it has optimized them."""
+"""Jobs in which onnxruntime writes the models of recorded sessions as it optimizes them."""
 
 import fcntl
 import os
@@ -24,8 +24,8 @@ MIN_MEMORY_MULTIPLE = 6
 MB for the 236 MB of a Conv with its BatchNormalization (onnxruntime 1.32)."""
 
 MIN_DISK_MULTIPLE = 2
-"""Multiple of the weights that must be free in the folder for temporary files, which then has the
-optimized model."""
+"""Multiple of the weights that must be free in the folder for temporary files, for the optimized
+model."""
 
 CPU_ONLY = (CPU_PROVIDER,)
 _OPTIMIZING_ENTRIES = (
@@ -41,7 +41,7 @@ class _OptimizationSettings(NamedTuple):
 
     Attributes:
         executable: the Python interpreter.
-        import_path: where it finds onnxruntime.
+        import_path: the folders in which it finds onnxruntime.
         options: the session's options that change optimized weights.
     """
 
@@ -55,9 +55,9 @@ def optimizing_jobs(
 ) -> Generator[Job]:
     """Yield a job for each different optimization of `model_file` for `sessions`, its sessions.
 
-    Sessions of other providers than the CPU are left out, as are programs with a Python inside
-    them: their executable would start the program again. This process has `lock` while a job is
-    used. The jobs end where memory or space for temporary files is short.
+    Sessions of other providers than the CPU are left out, and so are programs that embed Python:
+    their executable would start the program again. This process has `lock` while a job is used.
+    The jobs end if memory or space for temporary files is short.
     """
     optimizations = dict.fromkeys(
         _optimization_settings(session)
@@ -89,9 +89,11 @@ def _is_harmless(weight_bytes: int) -> bool:
 
 
 def _optimization_settings(session: RecordedSession) -> _OptimizationSettings:
-    described, process = session.description, session.process
-    options = {name: text for name, text in described.config.items() if name in _OPTIMIZING_ENTRIES}
-    level = described.options.get(LEVEL_OPTION)
+    description, process = session.description, session.process
+    options = {
+        name: text for name, text in description.config.items() if name in _OPTIMIZING_ENTRIES
+    }
+    level = description.options.get(LEVEL_OPTION)
     if level is not None:  # GraphOptimizationLevel.ORT_ENABLE_BASIC
         options[LEVEL_OPTION] = level.rpartition(".")[-1]
     return _OptimizationSettings(process.executable, process.import_path, tuple(options.items()))
@@ -103,7 +105,7 @@ def _is_python(executable: str) -> bool:
 
 @contextmanager
 def _acquired_lock(lock: IO[bytes]) -> Iterator[None]:
-    """Acquire `lock` for the block; waits until it is free."""
+    """Wait for `lock`, and hold it during the block."""
     fcntl.lockf(lock, fcntl.LOCK_EX)
     try:
         yield

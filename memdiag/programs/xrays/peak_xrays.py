@@ -7,17 +7,17 @@ NEAR_PEAK = 0.97
 PEAK_LASTS_S = 3.0
 MIN_XRAY_PEAK_GROWTH = 1.1
 """An X-ray is taken once the memory has stayed for 3 s within 3 % of a peak that is 10 % above the
-one that was examined before."""
+last examined peak."""
 
 MAX_XRAY_SHARE = 0.05
 """Share of the time for which X-rays at peaks may run."""
 
 
 class PeakXrays:
-    """Notices peaks that last, and has X-rays taken there.
+    """Notices peaks that last, and starts X-rays there.
 
     Args:
-        program: its samples show the peaks.
+        program: the program, whose samples show the peaks.
         xrays: takes the X-rays.
     """
 
@@ -32,13 +32,13 @@ class PeakXrays:
         """Take X-rays if the memory has stayed near a new peak for a while."""
         rss_bytes = self._program.rss_bytes
         is_near = rss_bytes >= NEAR_PEAK * self._program.peak_rss_bytes
-        grows = NEAR_PEAK * rss_bytes > self._near_since_rss_bytes
-        if grows or not is_near:
+        is_growing = NEAR_PEAK * rss_bytes > self._near_since_rss_bytes
+        if is_growing or not is_near:
             self._near_since_s, self._near_since_rss_bytes = now_s, rss_bytes
         has_grown = rss_bytes >= MIN_XRAY_PEAK_GROWTH * self._examined_rss_bytes
         is_affordable = self._xrays.duration_s <= MAX_XRAY_SHARE * now_s
-        lasts = now_s >= self._near_since_s + PEAK_LASTS_S
-        if not (has_grown and is_affordable and lasts) or self._xrays.pending:
+        has_lasted = now_s >= self._near_since_s + PEAK_LASTS_S
+        if not (has_grown and is_affordable and has_lasted) or self._xrays.pending:
             return
         if self._program.live_with_onnxruntime:
             self._examined_rss_bytes = rss_bytes

@@ -1,7 +1,7 @@
-"""X-rays of a program's processes while it is recorded: start, end and result of each.
+"""X-rays of a program's processes while it is recorded: start, end and result of each X-ray.
 
-What X-rays need is imported with the first one: numpy and onnx would double the time until a
-recording starts.
+The modules that X-rays need are imported with the first X-ray: numpy and onnx would double the time
+until a recording starts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessXrays:
 
     Args:
         program: the program.
-        selector: calls its handlers when something has arrived.
+        selector: calls its handlers when data has arrived.
 
     Attributes:
         duration_s: seconds that all X-rays took until now.
@@ -69,7 +69,7 @@ class ProcessXrays:
     ) -> None:
         """Start an X-ray of each process that uses onnxruntime.
 
-        At the end of the last one, `when_done` is called with the number of processes.
+        At the end of the last X-ray, `when_done` is called with the number of processes.
         """
         processes = self._program.live_with_onnxruntime
         pending = len(processes)
@@ -81,7 +81,7 @@ class ProcessXrays:
                 when_done(len(processes))
 
         for process in processes:
-            if reason == "end":  # both would take longer
+            if reason == "end":  # two X-rays at once would take longer
                 self.interrupt_at_peak(process)
             if self.start(process, reason, when_one_done) is None:
                 when_one_done()
@@ -107,7 +107,7 @@ class ProcessXrays:
             self._add_failure(f"process {process.pid}: no X-ray was taken: {error.strerror}")
             return None
 
-        def read(_: object) -> None:
+        def read_result(_: object) -> None:
             if not task.read():
                 finish()
 
@@ -115,11 +115,11 @@ class ProcessXrays:
         self._tasks[task] = finish
         if reason == "peak":
             self._at_peaks.add(task)
-        self._selector.register(task.reading, selectors.EVENT_READ, read)
+        self._selector.register(task.reading, selectors.EVENT_READ, read_result)
         return task
 
     def interrupt(self, task: ProcessXrayTask) -> bool:
-        """End `task` now, and return whether it has had a result, which is then used."""
+        """End `task` now, and return whether it had a result. A result is used."""
         task.interrupt()
         if task.has_result:
             self._tasks[task]()
@@ -130,7 +130,7 @@ class ProcessXrays:
 
     def interrupt_at_peak(self, process: RecordedProcess) -> None:
         """End the X-ray at a peak of `process` that is being taken."""
-        for task in [each for each in self._at_peaks if each.pid == process.pid]:
+        for task in [peak_task for peak_task in self._at_peaks if peak_task.pid == process.pid]:
             self.interrupt(task)
 
     def process_ended(self, process: RecordedProcess) -> None:
@@ -189,8 +189,8 @@ class ProcessXrays:
         from memdiag.programs.xrays.xray_task import session_memories
 
         program = self._program
-        # One at a peak may end after that at the end of the process, which has priority.
-        is_latest = all(x.t_s <= started_s for x in program.xrays if x.pid == process.pid)
+        # An X-ray at a peak may end after the X-ray at the end of the process, which has priority.
+        is_latest = all(xray.t_s <= started_s for xray in program.xrays if xray.pid == process.pid)
         program.xrays.append(
             ProcessXray(
                 pid=process.pid,

@@ -34,10 +34,10 @@ class _ControlFile(msgspec.Struct, forbid_unknown_fields=True):
 def control_file(folder: Path, address: str) -> Iterator[None]:
     """Write the address of a recording to `folder`, which is created if missing.
 
-    The file is removed in the end, and a folder that was created and is empty then.
+    At the end the file is removed, and so is the folder if it was created here and is empty.
 
     Raises:
-        UsageError: the file cannot be written, or is not one that an earlier recording left, or
+        UsageError: the file cannot be written, there is a file that no recording has left, or
             another recording is under way there.
     """
     path = folder / CONTROL_FILE
@@ -96,7 +96,7 @@ def _connect_recording(address: str) -> socket.socket:
     """Return a connection to the recording with this address.
 
     Raises:
-        OSError or ValueError: there is none.
+        OSError or ValueError: there is no such recording.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -123,11 +123,11 @@ class XrayedSession(Record, frozen=True, kw_only=True):
 
 
 class XrayedProcess(Record, frozen=True, kw_only=True):
-    """The owners of the memory of a process, by the recording's answer to a request.
+    """The owners of the memory of a process, in the answer to a request.
 
     Attributes:
-        command: its command line.
-        owners: every owner; their sum is the resident set.
+        command: the command line of the process.
+        owners: all owners; their sum is the resident set.
     """
 
     pid: int
@@ -141,8 +141,8 @@ class XrayAnswer(Record, frozen=True, kw_only=True):
 
     Attributes:
         asked: the number of processes that use onnxruntime.
-        processes: those whose X-ray succeeded.
-        failures: why the others have none.
+        processes: the processes whose X-ray succeeded.
+        failures: why the other processes have no X-ray.
     """
 
     asked: int
@@ -151,7 +151,7 @@ class XrayAnswer(Record, frozen=True, kw_only=True):
 
 
 def request_xray(folder: Path) -> XrayAnswer:
-    """Have the recording in `folder` take an X-ray of every process that uses onnxruntime.
+    """Request an X-ray of every process that uses onnxruntime from the recording in `folder`.
 
     Raises:
         UsageError: no recording is under way there.

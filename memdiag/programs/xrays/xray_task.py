@@ -19,7 +19,7 @@ from memdiag.errors import MemdiagError, ModelError, XrayError
 from memdiag.model.model_file import open_model
 from memdiag.programs.process_files import guess_models, named_models, with_guess_note
 from memdiag.programs.recorded_session import RecordedSession
-from memdiag.programs.xray_facts import is_private, same_form
+from memdiag.programs.xray_facts import copies_by_form, is_private
 from memdiag.programs.xrays.optimizing_jobs import optimizing_jobs
 from memdiag.records.attribution import ArenaUsage, Attribution
 from memdiag.records.codec import decode, encode
@@ -27,7 +27,7 @@ from memdiag.records.run import SessionMemory
 from memdiag.runner.temporary import end_with, remove_stale, temporary_folder
 
 MAX_BYTES_MODEL = 8 << 30
-"""Bytes of a model that is read from the memory of the process."""
+"""The most bytes of a model that is read from the memory of the process."""
 
 _RESULT_END: Final = b"\0"
 """The end of each result of an X-ray; JSON does not contain it."""
@@ -36,13 +36,13 @@ _RESULT_END: Final = b"\0"
 class ProcessXrayTask:
     """The X-ray of one process, taken in a forked child.
 
-    The child is forked before memdiag starts a thread. Its result arrives on `reading`; a first one
-    may be replaced by another, in which fused weights are identified as well.
+    The child is forked before memdiag starts a thread. Its result arrives on `reading`. A second
+    result, in which fused weights are also identified, may replace the first one.
 
     Args:
         pid: the process.
         lock: see `yield_attributions`.
-        sessions: its sessions that are alive.
+        sessions: the sessions of the process that are alive.
         models: the models of a process without recorded sessions; None to find them by its files.
 
     Attributes:
@@ -81,30 +81,30 @@ class ProcessXrayTask:
         return _RESULT_END in self._result
 
     def interrupt(self) -> None:
-        """End the X-ray, and read the result that it has."""
+        """End the X-ray, and read the result that it has until now."""
         os.kill(self._child, signal.SIGKILL)
         while self.read():
             pass
 
     def close(self) -> None:
-        """Wait for the end of the child, and remove the files of one that was interrupted."""
+        """Wait for the end of the child, and remove the files that an interrupted child left."""
         os.close(self.reading)
         os.waitpid(self._child, 0)
         remove_stale(Path(tempfile.gettempdir()))
 
     def result(self) -> tuple[list[str], Attribution]:
-        """Return the keys of the models, in order, and the X-ray; call it at the result's end.
+        """Return the keys of the models, in order, and the X-ray. Call it at the result's end.
 
         Raises:
             XrayError: the process could not be read, or the X-ray ended without a result.
         """
         self.close()
-        *complete, _ = bytes(self._result).split(_RESULT_END)
-        first, _, rest = (complete[-1] if complete else b"").partition(b"\n")
-        keys = json.loads(first or b"null")
+        *complete_results, _ = bytes(self._result).split(_RESULT_END)
+        keys_line, _, content = (complete_results[-1] if complete_results else b"").partition(b"\n")
+        keys = json.loads(keys_line or b"null")
         if keys is None:
-            raise XrayError(rest.decode() or f"process {self.pid}: its X-ray failed.")
-        return keys, decode(rest, Attribution)
+            raise XrayError(content.decode() or f"process {self.pid}: its X-ray failed.")
+        return keys, decode(content, Attribution)
 
 
 def _write_results(writing: int, xrays: Iterator[tuple[list[str], Attribution]]) -> None:
@@ -131,12 +131,13 @@ def yield_attributions(
 ) -> Iterator[tuple[list[str], Attribution]]:
     """Yield the owners of the memory of process `pid`, and the keys of its models in order.
 
-    Where weights of sessions are missing, they are yielded again with the tensors that onnxruntime
-    computed from weights, if these can be obtained.
+    If weights of sessions are missing, the owners are yielded again with the tensors that
+    onnxruntime computed from weights, if these can be obtained.
 
     Args:
         pid: the process.
-        sessions: its sessions that are alive; models that cannot be read are left out.
+        sessions: the sessions of the process that are alive; models that cannot be read are left
+            out.
         models: the models of a process without sessions; None to find them by its files.
         lock: a file that is locked while onnxruntime optimizes models, so that X-rays of several
             processes do so one after another.
@@ -164,23 +165,25 @@ def yield_attributions(
         }
         xray = take_xray(pid, list(targets.values()), sessions=addresses)
         if not sessions and models is None:
-            certain = [are_used[key] for key in targets]
-            named = named_models(xray, certain)
-            xray = with_guess_note(xray, certain)
+            used_flags = [are_used[key] for key in targets]
+            named_indices = named_models(xray, used_flags)
+            xray = with_guess_note(xray, used_flags)
             targets = {
                 key: target
                 for index, (key, target) in enumerate(targets.items())
-                if index not in named
+                if index not in named_indices
             }
         yield list(targets), xray
         if xray.partial:
             return
-        with suppress(MemdiagError, OSError):  # the process has ended; no space
-            fused = _fused_search_targets(targets, xray, sessions, lock, folder, stack)
-            if fused:
-                again = take_xray(pid, [*targets.values(), *fused], sessions=addresses)
-                if not again.partial:  # the process has not ended since
-                    yield list(targets), again
+        with suppress(MemdiagError, OSError):  # the process has ended, or there is no space
+            fused_targets = _fused_search_targets(targets, xray, sessions, lock, folder, stack)
+            if fused_targets:
+                second_xray = take_xray(
+                    pid, [*targets.values(), *fused_targets], sessions=addresses
+                )
+                if not second_xray.partial:  # the process has not ended since then
+                    yield list(targets), second_xray
 
 
 def _fused_search_targets(
@@ -189,19 +192,21 @@ def _fused_search_targets(
     sessions: Sequence[RecordedSession],
     lock: IO[bytes],
     folder: Path,
-    opened: ExitStack,
+    stack: ExitStack,
 ) -> list[SearchTarget]:
-    """Return the weights that onnxruntime computed from those of `targets` that are missing."""
-    fused: list[SearchTarget] = []
+    """Return the weights that onnxruntime computed from weights of `targets` that are missing."""
+    fused_targets: list[SearchTarget] = []
     for index, (key, target) in enumerate(targets.items()):
         users = [session for session in sessions if session.model_key == key]
-        # No such interpreter; half of an optimized model.
+        # There may be no such interpreter, or only a part of an optimized model.
         with (
             suppress(MemdiagError),
             closing(optimizing_jobs(target.model_file, users, lock)) as jobs,
         ):
-            fused += fused_search_targets(target, attribution, jobs, folder, opened, index=index)
-    return fused
+            fused_targets += fused_search_targets(
+                target, attribution, jobs, folder, stack, index=index
+            )
+    return fused_targets
 
 
 def model_files(pid: int, sessions: Sequence[RecordedSession], folder: Path) -> dict[str, Path]:
@@ -236,77 +241,86 @@ def session_memories(
 ) -> dict[int, SessionMemory]:
     """Return the memory of each of `sessions`, by number, in an X-ray of their process.
 
-    Weights in the bytes that Python keeps of a model are not those of a session: it does not read
-    them.
+    Weights in the bytes that Python keeps of a model do not count for a session, which does not
+    read them.
 
     Args:
         keys: the keys of the models of the X-ray, in order.
         attribution: the X-ray.
         sessions: the sessions that were alive.
-        earlier_sessions: the number of sessions of unknown models that the process may have too.
+        earlier_sessions: the number of sessions of unknown models that the process may also have.
     """
     users: dict[str, list[int]] = {key: [] for key in keys}
     for session in sessions:
         users.setdefault(session.model_key, []).append(session.number)
-    weights: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
-    mapped = dict.fromkeys(weights, 0.0)
+    weight_bytes: dict[int, float] = {number: 0.0 for key in keys for number in users[key]}
+    mapped_bytes = dict.fromkeys(weight_bytes, 0.0)
     sharing = {session.number: len(users[session.model_key]) for session in sessions}
-    others = {
+    earlier_by_key = {
         key: min(earlier_sessions, max(0, _times_in_memory(attribution, index) - len(users[key])))
         for index, key in enumerate(keys)
     }
-    kept = [session.kept_bytes for session in sessions]
+    kept_ranges = [session.kept_bytes for session in sessions]
     for copy in attribution.copies:
-        if copy.in_use is False:  # in a freed block, which malloc keeps
+        if copy.in_use is False:  # it is in a freed block, which malloc keeps
             continue
-        if any(copy.address in place for place in kept):
+        if any(copy.address in addresses for addresses in kept_ranges):
             continue
-        # No model is named if there is only one.
+        # If there is only one model, copies do not name it.
         models = [keys[model] for model in copy.models] or keys
         numbers = [number for key in models for number in users[key]]
-        count = len(numbers) + max((others[key] for key in models), default=0)
+        count = len(numbers) + max((earlier_by_key[key] for key in models), default=0)
         for number in numbers:
-            weights[number] += copy.resident_bytes / count
+            weight_bytes[number] += copy.resident_bytes / count
             if copy.backing.kind == "file":
-                mapped[number] += copy.resident_bytes / count
+                mapped_bytes[number] += copy.resident_bytes / count
             sharing[number] = max(sharing[number], count)
     arenas = {arena.session: arena for arena in attribution.arenas}
     return {
         number: _session_memory(
-            arenas.get(number), weights.get(number), mapped.get(number), sharing=sharing[number]
+            arenas.get(number),
+            weight_bytes.get(number),
+            mapped_bytes.get(number),
+            sharing=sharing[number],
         )
         for number in (session.number for session in sessions)
     }
 
 
 def _session_memory(
-    arena: ArenaUsage | None, weights: float | None, mapped: float | None, *, sharing: int
+    arena: ArenaUsage | None,
+    weight_bytes: float | None,
+    mapped_bytes: float | None,
+    *,
+    sharing: int,
 ) -> SessionMemory:
     return SessionMemory(
-        weight_bytes=None if weights is None else round(weights),
+        weight_bytes=None if weight_bytes is None else round(weight_bytes),
         sharing=sharing,
         arena_used_bytes=arena.used_bytes if arena else None,
         arena_slack_bytes=arena.slack_bytes if arena else None,
         resident_slack_bytes=arena.resident_slack_bytes if arena else None,
         resident_used_bytes=arena.resident_used_bytes if arena else None,
-        mapped_weight_bytes=None if mapped is None else round(mapped),
+        mapped_weight_bytes=None if mapped_bytes is None else round(mapped_bytes),
     )
 
 
 def _times_in_memory(attribution: Attribution, model: int) -> int:
     """Return how many copies in the same layout most bytes of the weights of a model have.
 
-    Each session has one. A weight that several nodes use may have more in a single session.
+    Each session has one copy. A weight that several nodes use may have more in a single session.
     """
     copies = [
         copy
         for copy in attribution.copies
         if copy.in_use is not False and is_private(copy) and model in (copy.models or (0,))
     ]
-    counts = sorted((len(same), same[0].bytes) for same in same_form(copies))
-    half = sum(size for _, size in counts) / 2
-    for count, size in counts:
-        half -= size
-        if half <= 0:
+    counts_and_sizes = sorted(
+        (len(copies_of_form), copies_of_form[0].bytes) for copies_of_form in copies_by_form(copies)
+    )
+    remaining_bytes = sum(size for _, size in counts_and_sizes) / 2
+    for count, size in counts_and_sizes:
+        remaining_bytes -= size
+        if remaining_bytes <= 0:
             return count
     return 0

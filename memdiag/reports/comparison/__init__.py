@@ -31,31 +31,31 @@ from memdiag.reports.text import capitalized
 from memdiag.units import counted
 
 _MAX_USUAL_FINDINGS = 2
-"""Findings that a terminal prints unless everything is asked for."""
+"""Findings that a terminal prints unless the user asks for everything."""
 
 
 def document(comparison: Comparison) -> Document:
     """Return the report of `comparison`."""
     result = bisection_result(comparison)
-    # What limits a comparison of saved profiles is a part of its answer.
+    # The limits of a comparison of saved profiles are a part of its answer.
     is_of_profiles = comparison.kind == "profiles"
-    usual = _usual_table_titles(comparison)
+    usual_titles = _usual_table_titles(comparison)
     differences = f"{capitalized(comparison_answer(comparison))}."
     findings = finding_sentences(comparison)
-    tables: list[Block] = [
+    table_blocks: list[Block] = [
         TableBlock(
             title=heading,
             table=table,
-            detail=Detail.USUAL if heading in usual else Detail.ALL,
+            detail=Detail.USUAL if heading in usual_titles else Detail.ALL,
             short=heading[0].lower() + heading[1:],
         )
         for heading, table in comparison_tables(comparison)
     ]
-    blocks = [each for each in tables if each.detail is Detail.USUAL]
-    others = [each for each in tables if each.detail is Detail.ALL]
+    usual_blocks = [block for block in table_blocks if block.detail is Detail.USUAL]
+    further_blocks = [block for block in table_blocks if block.detail is Detail.ALL]
     if any(column_timeline(column) is not None for column in comparison.columns if column.measured):
         # Below the first table, which has bars.
-        blocks.insert(
+        usual_blocks.insert(
             1,
             PictureBlock(
                 title="Memory by phase and over time",
@@ -69,7 +69,7 @@ def document(comparison: Comparison) -> Document:
         line=f"{comparison_title(comparison)}: {result or comparison_answer(comparison)}",
         seconds=(differences,) if result else (),
         blocks=[
-            *blocks,
+            *usual_blocks,
             BulletBlock(
                 title="What could not be measured, and remarks",
                 texts=tuple(column_problems(comparison)),
@@ -88,7 +88,7 @@ def document(comparison: Comparison) -> Document:
                 short=counted(len(findings), "finding"),
                 detail=Detail.ANSWER,
             ),
-            *others,
+            *further_blocks,
             BulletBlock(
                 title="Copies of weights that differ",
                 texts=[*map(copies_sentence, comparison.copies)],
@@ -100,9 +100,9 @@ def document(comparison: Comparison) -> Document:
 
 
 def _usual_table_titles(comparison: Comparison) -> tuple[str, ...]:
-    """Return the titles of the tables that a terminal prints if it is not asked for more."""
+    """Return the titles of the tables that a terminal prints unless the user asks for more."""
     columns = [column for column in comparison.columns if column.measured is not None]
-    # Those of saved profiles are not compared.
+    # Speed and outputs of saved profiles are not compared.
     has_speed = comparison.kind != "profiles" and len(columns) < MAX_COMPLETE_COLUMNS
     memory = ("Memory", "Memory on the GPU", "Growth over many runs")
     return (*memory, *(["Speed and outputs"] if has_speed else []))

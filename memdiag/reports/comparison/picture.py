@@ -30,9 +30,11 @@ _MAX_TIME_FACTOR = 1.5  # of the time until the first run is done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnTimeline:
-    """One column's memory: seconds since its session's creation began, bytes above its baseline.
+    """The memory of one column over time.
 
     Attributes:
+        t_s: seconds since the creation of the session began.
+        above_bytes: bytes above the baseline.
         first_run_s: the end of the first run, or of the creation if nothing was run.
     """
 
@@ -45,19 +47,19 @@ def column_timeline(column: ComparisonColumn, *, max_points: int = 1200) -> Colu
     """Return the timeline of `column`; None if nothing was sampled."""
     if column.profile is None:
         return None
-    line = profile_timeline(column.profile, max_points=max_points)
-    begin = next((band.start_s for band in line.bands if band.phase != "start"), None)
-    if begin is None:
+    timeline = profile_timeline(column.profile, max_points=max_points)
+    begin_s = next((band.start_s for band in timeline.bands if band.phase != "start"), None)
+    if begin_s is None:
         return None
-    kept = [index for index, t_s in enumerate(line.t_s) if t_s >= begin]
-    if not kept:
+    indices = [index for index, t_s in enumerate(timeline.t_s) if t_s >= begin_s]
+    if not indices:
         return None
-    end = max(band.end_s for band in line.bands if band.phase != "steady")
-    above_bytes = line.above_bytes
+    end_s = max(band.end_s for band in timeline.bands if band.phase != "steady")
+    above_bytes = timeline.above_bytes
     return ColumnTimeline(
-        t_s=tuple(round(line.t_s[index] - begin, 6) for index in kept),
-        above_bytes=tuple(above_bytes[index] for index in kept),
-        first_run_s=end - begin,
+        t_s=tuple(round(timeline.t_s[index] - begin_s, 6) for index in indices),
+        above_bytes=tuple(above_bytes[index] for index in indices),
+        first_run_s=end_s - begin_s,
     )
 
 
@@ -76,23 +78,27 @@ def draw(comparison: Comparison) -> Figure:
     )
     if not columns:
         return figure
-    bars: dict[str, list[tuple[float, float, float] | None]] = {}
-    if comparison.kind != "profiles" and all(c.measured and c.measured.times > 1 for c in columns):
-        bars["load, median ms"] = [_load_interval_ms(column) for column in columns]
-    ratios = [c.latency.ratio_with_interval if c.latency else None for c in columns]
+    figures_by_heading: dict[str, list[tuple[float, float, float] | None]] = {}
+    if comparison.kind != "profiles" and all(
+        column.measured and column.measured.times > 1 for column in columns
+    ):
+        figures_by_heading["load, median ms"] = [_load_interval_ms(column) for column in columns]
+    ratios = [column.latency.ratio_with_interval if column.latency else None for column in columns]
     if any(ratios):
-        bars["latency, × the first\n(alternating runs)"] = [
+        figures_by_heading["latency, × the first\n(alternating runs)"] = [
             (1.0, 1.0, 1.0) if columns[0].latency else None,
             *ratios[1:],
         ]
-    grid = figure.add_gridspec(3, 1 + len(bars), height_ratios=(2.6, 2.8, bars_height))
+    grid = figure.add_gridspec(
+        3, 1 + len(figures_by_heading), height_ratios=(2.6, 2.8, bars_height)
+    )
     _draw_peaks(figure.add_subplot(grid[0, :]), columns)
     _draw_timelines(figure.add_subplot(grid[1, :]), columns)
     _draw_steady(figure.add_subplot(grid[2, 0]), columns)
-    for index, (heading, figures) in enumerate(bars.items(), 1):
+    for index, (heading, figures) in enumerate(figures_by_heading.items(), 1):
         axes = figure.add_subplot(grid[2, index])
         _draw_bars(axes, columns, heading, figures)
-        # The first chart has the labels of all.
+        # The first chart has the labels of all columns.
         axes.tick_params(axis="y", labelleft=False)
     return figure
 
@@ -104,8 +110,13 @@ def column_color(index: int) -> str:
 
 def _draw_peaks(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the peak above the baseline as a bar for each phase and column."""
-    reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
-    names = [name for name in PHASES if name in reached]
+    reached_phases = {
+        phase_figures.phase
+        for column in columns
+        if column.measured
+        for phase_figures in column.measured.phases
+    }
+    names = [name for name in PHASES if name in reached_phases]
     unit, unit_name = _largest_peak_unit(columns)
     width = 0.8 / len(columns)
     for index, column in enumerate(columns):
@@ -127,33 +138,46 @@ def _draw_peaks(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
 def _draw_timelines(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
     """Draw the memory of all columns over time, from the session's creation on."""
     unit, unit_name = _largest_peak_unit(columns)
-    lines = []
+    timelines = []
     for index, column in enumerate(columns):
-        line = column_timeline(column)
-        if line is not None:
-            lines.append(line)
-            sizes = [size / unit for size in line.above_bytes]
-            axes.plot(line.t_s, sizes, color=column_color(index), lw=1.5, solid_joinstyle="round")
-    if not lines:
+        timeline = column_timeline(column)
+        if timeline is not None:
+            timelines.append(timeline)
+            sizes = [size / unit for size in timeline.above_bytes]
+            axes.plot(
+                timeline.t_s, sizes, color=column_color(index), lw=1.5, solid_joinstyle="round"
+            )
+    if not timelines:
         return
-    # Later runs may take long, and add nothing.
-    end = max(line.t_s[-1] for line in lines)
-    axes.set_xlim(0, min(end, _MAX_TIME_FACTOR * max(line.first_run_s for line in lines)))
+    # Later runs may take long, but add nothing to the picture.
+    end_s = max(timeline.t_s[-1] for timeline in timelines)
+    axes.set_xlim(
+        0, min(end_s, _MAX_TIME_FACTOR * max(timeline.first_run_s for timeline in timelines))
+    )
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds since the session's creation began")
     picture.style_axes(axes, f"memory over time, {unit_name} above the baseline", grid="both")
 
 
 def _draw_steady(axes: Axes, columns: Sequence[ComparisonColumn]) -> None:
-    """Draw steady memory: anonymous memory in the column's colour, mapped files paler."""
+    """Draw steady memory: anonymous memory in the colour of the column, mapped files paler."""
     unit, unit_name = _largest_peak_unit(columns)
     for index, column in enumerate(columns):
         measured = column.measured
         assert measured is not None
-        steady = max(0.0, measured.steady.median / unit)
-        mapped = min(steady, max(0.0, measured.file.median / unit if measured.file else 0.0))
-        axes.barh(index, steady - mapped, 0.7, color=column_color(index))
-        axes.barh(index, mapped, 0.7, left=steady - mapped, color=column_color(index), alpha=0.4)
+        steady_size = max(0.0, measured.steady.median / unit)
+        mapped_size = min(
+            steady_size, max(0.0, measured.file.median / unit if measured.file else 0.0)
+        )
+        axes.barh(index, steady_size - mapped_size, 0.7, color=column_color(index))
+        axes.barh(
+            index,
+            mapped_size,
+            0.7,
+            left=steady_size - mapped_size,
+            color=column_color(index),
+            alpha=0.4,
+        )
     _draw_column_labels(axes, columns)
     picture.style_axes(axes, f"steady, median {unit_name}\n(mapped: pale)", grid="x")
 

@@ -33,31 +33,35 @@ class TitledTable(NamedTuple):
 
 def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     """Return the tables of `comparison` that have rows."""
-    measured = [column for column in comparison.columns if column.measured is not None]
-    optimizers = comparison.kind == "optimizers"
-    models = "Models and runs of optimizers" if optimizers else "Models"
-    titled = (
-        TitledTable("Memory", _memory_table(measured)),
-        TitledTable("Memory on the GPU", _device_table(measured)),
-        TitledTable("Growth over many runs", _growth_table(measured)),
-        TitledTable("Speed and outputs", _speed_table(measured)),
-        TitledTable(models, _model_size_table(comparison)),
-        TitledTable("Peak by phase", _phase_peak_table(measured)),
-        TitledTable("Kept by phase", _phase_kept_table(comparison, measured)),
+    columns = [column for column in comparison.columns if column.measured is not None]
+    has_optimizers = comparison.kind == "optimizers"
+    models_title = "Models and runs of optimizers" if has_optimizers else "Models"
+    titled_tables = (
+        TitledTable("Memory", _memory_table(columns)),
+        TitledTable("Memory on the GPU", _device_table(columns)),
+        TitledTable("Growth over many runs", _growth_table(columns)),
+        TitledTable("Speed and outputs", _speed_table(columns)),
+        TitledTable(models_title, _model_size_table(comparison)),
+        TitledTable("Peak by phase", _phase_peak_table(columns)),
+        TitledTable("Kept by phase", _phase_kept_table(comparison, columns)),
     )
-    return tuple(each for each in titled if each.table.rows)
+    return tuple(titled_table for titled_table in titled_tables if titled_table.table.rows)
 
 
 def _compared_columns_table(
     heading: str, columns: Sequence[Column], rows: Sequence[Row], caption: str = ""
 ) -> Table:
-    first = Column(heading, max_width=_MAX_ROW_LABEL, css="name")
-    table = Table(columns=(first, *columns), rows=tuple(rows), caption=caption, is_dense=True)
+    first_column = Column(heading, max_width=_MAX_ROW_LABEL, css="name")
+    table = Table(
+        columns=(first_column, *columns), rows=tuple(rows), caption=caption, is_dense=True
+    )
     table = table.without_empty_columns()
     if len(table.columns) <= MAX_SINGLE_LINE_HEADINGS:
         return table
-    lines = (replace(c, heading=c.heading.replace(" ", "\n")) for c in table.columns[1:])
-    return replace(table, columns=(first, *lines))
+    split_columns = (
+        replace(column, heading=column.heading.replace(" ", "\n")) for column in table.columns[1:]
+    )
+    return replace(table, columns=(first_column, *split_columns))
 
 
 def _figure_columns(*headings: str) -> list[Column]:
@@ -98,17 +102,21 @@ def _memory_table(columns: Sequence[records.ComparisonColumn]) -> Table:
                 bar,
             )
         )
-    times = sorted({column.measured.times for column in columns if column.measured})
+    repeat_counts = sorted({column.measured.times for column in columns if column.measured})
     caption = "above the baseline"
-    if times and times[-1] > 1:
-        count = f"{times[-1]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
+    if repeat_counts and repeat_counts[-1] > 1:
+        count = (
+            f"{repeat_counts[-1]}"
+            if len(repeat_counts) == 1
+            else f"{repeat_counts[0]} to {repeat_counts[-1]}"
+        )
         caption += f"; medians of {count} fresh processes, ± half their range if above 2%"
     if any(column.measured.peak_kind == "sampled" for column in columns if column.measured):
         caption += SAMPLED_CAPTION
-    peak, *others = _figure_columns("peak", "steady", "anonymous", "mapped")
+    peak_column, *other_columns = _figure_columns("peak", "steady", "anonymous", "mapped")
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _compared_columns_table(
-        "memory", (peak, Column("in", wraps=True), *others, bar_column), rows, caption
+        "memory", (peak_column, Column("in", wraps=True), *other_columns, bar_column), rows, caption
     )
 
 
@@ -157,7 +165,7 @@ def _growth_table(columns: Sequence[records.ComparisonColumn]) -> Table:
 
 
 def _column_css_color(index: int) -> str:
-    """Return the colour of a column; the nearly black colour would be invisible on a dark page."""
+    """Return the colour of a column. Its nearly black colour would be invisible on a dark page."""
     color = column_color(index)
     return "var(--ink)" if color == LIGHT_PALETTE.ink else color
 
@@ -180,7 +188,7 @@ def _speed_table(columns: Sequence[records.ComparisonColumn]) -> Table:
 
 
 def _model_size_table(comparison: Comparison) -> Table:
-    """Return the sizes of the models, and the effort of optimizers; no rows for one model."""
+    """Return the sizes of the models, and the cost of running optimizers; no rows for one model."""
     is_optimizers = comparison.kind == "optimizers"
     rows = []
     for column in comparison.columns if comparison.kind != "onnxruntime" else ():
@@ -210,8 +218,10 @@ def _model_size_table(comparison: Comparison) -> Table:
 
 
 def _phase_peak_table(columns: Sequence[records.ComparisonColumn]) -> Table:
-    reached = {p.phase for c in columns if c.measured for p in c.measured.phases}
-    names = [name for name in PHASES if name in reached]
+    reached_phases = {
+        phase.phase for column in columns if column.measured for phase in column.measured.phases
+    }
+    names = [name for name in PHASES if name in reached_phases]
     rows = [
         _phase_figure_row(column, names, "peak", column_decimals(columns)) for column in columns
     ]
@@ -221,19 +231,19 @@ def _phase_peak_table(columns: Sequence[records.ComparisonColumn]) -> Table:
 
 
 def _phase_kept_table(comparison: Comparison, columns: Sequence[records.ComparisonColumn]) -> Table:
-    """Return the memory that every phase keeps, and the sum; no rows if no figure differs."""
+    """Return the memory that each phase keeps, and the sum; no rows if no figure differs."""
     if not any(change.metric in ("kept", "steady") for change in comparison.changes):
         return Table(columns=(), rows=())
-    digits = column_decimals(columns)
-    min_bytes = 10**-digits / 2 * MIB
-    kept = {
+    decimals = column_decimals(columns)
+    min_bytes = 10**-decimals / 2 * MIB
+    kept_phases = {
         phase.phase
         for column in columns
         if column.measured
         for phase in column.measured.phases
         if abs(phase.kept.median) >= min_bytes
     }
-    names = [name for name in PHASES if name in kept]
+    names = [name for name in PHASES if name in kept_phases]
     rows = []
     largest_error = 0
     for column in columns:
@@ -241,15 +251,15 @@ def _phase_kept_table(comparison: Comparison, columns: Sequence[records.Comparis
         steady = column.measured.steady.median
         kept_bytes = sum(phase.kept.median for phase in column.measured.phases)
         largest_error = max(largest_error, abs(steady - kept_bytes))
-        row = _phase_figure_row(column, names, "kept", digits)
-        rows.append(Row(*row.cells, mebibytes_text(steady, digits)))
+        row = _phase_figure_row(column, names, "kept", decimals)
+        rows.append(Row(*row.cells, mebibytes_text(steady, decimals)))
     caption = "MiB that a phase adds to resident memory"
     if largest_error >= MIB:
         size = format_size(largest_error)
         caption += f"; every figure is a median, so that sums are off by up to {size}"
-    total = _figure_columns("total (steady)")
+    total_column = _figure_columns("total (steady)")
     return _compared_columns_table(
-        "kept by phase", (*_phase_figure_columns(names), *total), rows, caption
+        "kept by phase", (*_phase_figure_columns(names), *total_column), rows, caption
     )
 
 
@@ -261,22 +271,26 @@ def _phase_figure_row(
     column: records.ComparisonColumn,
     names: Sequence[PhaseName],
     figure: Literal["peak", "kept"],
-    digits: int,
+    decimals: int,
 ) -> Row:
     assert column.measured is not None
-    sizes: dict[str, MeasuredBytes] = {p.phase: getattr(p, figure) for p in column.measured.phases}
-    cells = (mebibytes_text(sizes[name].median, digits) if name in sizes else "" for name in names)
+    size_by_phase: dict[str, MeasuredBytes] = {
+        phase.phase: getattr(phase, figure) for phase in column.measured.phases
+    }
+    cells = (
+        mebibytes_text(size_by_phase[name].median, decimals) if name in size_by_phase else ""
+        for name in names
+    )
     return Row(_column_label_cell(column), *cells)
 
 
 def _median_size_text(value: MeasuredBytes | None) -> str:
     if value is None:
         return ""
-    half = (value.high - value.low) / 2
-    has_spread = half > max(_MIN_SPREAD_SHARE * value.median, MIB)
-    return format_size(value.median) + (
-        f" ± {mebibytes_text(round(half), 0)}" if has_spread else ""
-    )
+    half_range = (value.high - value.low) / 2
+    has_spread = half_range > max(_MIN_SPREAD_SHARE * value.median, MIB)
+    spread_text = f" ± {mebibytes_text(round(half_range), 0)}" if has_spread else ""
+    return format_size(value.median) + spread_text
 
 
 def _latency_and_interval(latency: Latency) -> tuple[str, str]:

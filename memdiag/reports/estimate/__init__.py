@@ -36,22 +36,22 @@ _MAX_NAMED_PARTS = 5
 
 def document(estimate: Estimate) -> Document:
     """Return the report of `estimate`."""
-    answer, fits, point = estimate_headline(estimate), fit_text(estimate), estimate.point
-    at_first = " at the first point" if len(estimate.points) > 1 else ""
+    answer, fit, point = estimate_headline(estimate), fit_text(estimate), estimate.point
+    point_text = " at the first point" if len(estimate.points) > 1 else ""
     if estimate.calibration:
-        at_first += ", before the correction"
-    known = ", without values of unknown size" if point.unknown_values else ""
+        point_text += ", before the correction"
+    unknown_values_text = ", without values of unknown size" if point.unknown_values else ""
     phases = TableBlock(
-        title=f"Above the process before the session{at_first}{known}",
+        title=f"Above the process before the session{point_text}{unknown_values_text}",
         table=estimated_phase_table(estimate),
         detail=Detail.USUAL if len(estimate.points) == 1 else Detail.ALL,
     )
     return Document(
         subject=answer.model,
         kind="estimated memory",
-        answer=fits or answer.first,
-        line=fits or answer.line,
-        seconds=(answer.line, answer.second) if fits else (answer.second,),
+        answer=fit or answer.first,
+        line=fit or answer.line,
+        seconds=(answer.line, answer.second) if fit else (answer.second,),
         facts=answer.facts,
         blocks=[
             TableBlock(
@@ -70,11 +70,12 @@ def document(estimate: Estimate) -> Document:
             BulletBlock(
                 title="What lowers the peak",
                 texts=tuple(reduction_lines(estimate)),
-                detail=Detail.USUAL if fits else Detail.ANSWER,
+                detail=Detail.USUAL if fit else Detail.ANSWER,
             ),
             BulletBlock(title="Measured", texts=tuple(calibration_lines(estimate))),
             TableBlock(
-                title=f"For the peak ({point.peak_phase}) and the memory after the runs{known}",
+                title=f"For the peak ({point.peak_phase}) and the memory after the runs"
+                f"{unknown_values_text}",
                 table=term_table(estimate),
                 detail=Detail.ALL,
                 short="parts of the memory",
@@ -95,7 +96,7 @@ def document(estimate: Estimate) -> Document:
 
 
 def _peak_parts_text(point: EstimatedPoint) -> str:
-    """Return what takes most of the peak: ``weights 22 MiB · graph 3 MiB``."""
+    """Return the largest parts of the peak: ``weights 22 MiB · graph 3 MiB``."""
     terms = sorted(point.peak.peak_terms, key=lambda term: -term.bytes)
     parts = some_of(
         [f"{term.name} {format_size(term.bytes)}" for term in terms], _MAX_NAMED_PARTS, " · "

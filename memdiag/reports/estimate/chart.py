@@ -35,7 +35,7 @@ class SizeChart:
     Attributes:
         x_name, y_name: the dimensions; `y_name` is empty for one dimension.
         x, y: their sizes.
-        peak_bytes: for each size `y` (one row without it) the peak at each size `x`.
+        peak_bytes: for each size `y` the peak at each size `x`; one row if `y` is empty.
         steady_bytes: the same after the runs.
         others: the sizes of the other dimensions in words.
         limit_bytes: the limit; None without one.
@@ -57,8 +57,8 @@ class EstimateChart:
 
     Attributes:
         phases: the names of the phases.
-        terms: the parts, the weights' parts first.
-        sizes: the peak over sizes; None with one point.
+        terms: the parts, in the order of `TERM_COLORS`.
+        sizes: the peak over sizes; None if there is one point.
     """
 
     phases: tuple[str, ...]
@@ -69,13 +69,13 @@ class EstimateChart:
 def estimate_chart(estimate: Estimate) -> EstimateChart:
     """Return the charts of `estimate`."""
     phases = estimate.point.phases
-    present = {term.name for phase in phases for term in phase.peak_terms}
+    present_terms = {term.name for phase in phases for term in phase.peak_terms}
     return EstimateChart(
         phases=tuple(phase.name for phase in phases),
         terms=tuple(
             TermSeries(name=name, kind=kind, peak_bytes=_term_peak_sizes(phases, name))
             for name, kind in TERM_COLORS.items()
-            if name in present
+            if name in present_terms
         ),
         sizes=_size_chart(estimate),
     )
@@ -88,33 +88,41 @@ def _term_peak_sizes(phases: Sequence[EstimatedPhase], name: str) -> tuple[int, 
 
 
 def _size_chart(estimate: Estimate) -> SizeChart | None:
-    """Return the peak over the two dimensions with most sizes, the others at their largest."""
+    """Return the peak over the two dimensions with most sizes, at the largest sizes of others."""
     if not estimate.varied:
         return None
-    sizes = {name: sorted({p.dims[name] for p in estimate.points}) for name in estimate.varied}
+    sizes = {
+        name: sorted({point.dims[name] for point in estimate.points}) for name in estimate.varied
+    }
     names = sorted(sizes, key=lambda name: -len(sizes[name]))[:2]
-    fixed = {name: sizes[name][-1] for name in sizes if name not in names}
+    fixed_sizes = {name: sizes[name][-1] for name in sizes if name not in names}
     x_name, y_name = names[0], names[1] if len(names) > 1 else ""
     points = {
         (point.dims[x_name], point.dims[y_name] if y_name else 0): point
         for point in estimate.points
-        if all(point.dims[name] == size for name, size in fixed.items())
+        if all(point.dims[name] == size for name, size in fixed_sizes.items())
     }
     x, y = tuple(sizes[x_name]), tuple(sizes[y_name] if y_name else ())
-    rows = [[points.get((size, other)) for size in x] for other in y or (0,)]
+    rows = [[points.get((size, y_size)) for size in x] for y_size in y or (0,)]
     return SizeChart(
         x_name=shortened(plain(x_name), MAX_DIMENSION_NAME),
         y_name=shortened(plain(y_name), MAX_DIMENSION_NAME),
         x=x,
         y=y,
         peak_bytes=tuple(
-            tuple(None if p is None else p.peak_bytes + estimate.beside_bytes(p) for p in row)
+            tuple(
+                None if point is None else point.peak_bytes + estimate.beside_bytes(point)
+                for point in row
+            )
             for row in rows
         ),
         steady_bytes=tuple(
-            tuple(None if p is None else p.steady_bytes + estimate.beside_bytes(p) for p in row)
+            tuple(
+                None if point is None else point.steady_bytes + estimate.beside_bytes(point)
+                for point in row
+            )
             for row in rows
         ),
-        others=dimension_sizes_text(estimate, fixed) if fixed else "",
+        others=dimension_sizes_text(estimate, fixed_sizes) if fixed_sizes else "",
         limit_bytes=estimate.fit.limit_bytes if estimate.fit else None,
     )

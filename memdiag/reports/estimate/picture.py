@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 _TERM_LEGEND_COLUMNS = 3
 _BAR_ROW_INCHES = 0.42  # inches
-_MAX_DARK_TEXT = 0.75  # share of the scale up to which dark letters are legible
+_MAX_DARK_TEXT = 0.75  # position on the colour scale up to which dark letters are legible
 
 
 def draw(estimate: Estimate) -> Figure:
     """Return the picture: bars of the phases, and the peak over sizes if there are several."""
     chart = estimate_chart(estimate)
     answer = estimate_headline(estimate)
-    legend = 0.28 * -(-len(chart.terms) // _TERM_LEGEND_COLUMNS)
-    bars = 0.9 + _BAR_ROW_INCHES * len(chart.phases) + legend
-    heights = [bars]
+    legend_inches = 0.28 * -(-len(chart.terms) // _TERM_LEGEND_COLUMNS)
+    bars_inches = 0.9 + _BAR_ROW_INCHES * len(chart.phases) + legend_inches
+    heights = [bars_inches]
     if chart.sizes is not None:
         heights.append(1.4 + _BAR_ROW_INCHES * max(5, len(chart.sizes.y)))
     figure = picture.titled_figure(1.0 + sum(heights), answer.model, capitalized(answer.first))
@@ -43,17 +43,17 @@ def draw(estimate: Estimate) -> Figure:
 
 def _draw_phase_parts(axes: Axes, chart: EstimateChart) -> None:
     picture.style_axes(axes, "peak of each phase above the process before the session", grid="x")
-    totals = [sum(sizes) for sizes in zip(*(t.peak_bytes for t in chart.terms), strict=True)]
+    totals = [sum(sizes) for sizes in zip(*(term.peak_bytes for term in chart.terms), strict=True)]
     unit, name = picture.size_unit(max(totals, default=0))
     colors = colors_by_kind("light")
-    left = [0.0] * len(chart.phases)
+    starts = [0.0] * len(chart.phases)
     for term in chart.terms:
         widths = [size / unit for size in term.peak_bytes]
         axes.barh(
-            range(len(chart.phases)), widths, left=left, height=0.7, color=colors[term.kind],
+            range(len(chart.phases)), widths, left=starts, height=0.7, color=colors[term.kind],
             edgecolor=COLOR.surface, lw=0.5, label=term.name,
         )  # fmt: skip
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
     axes.set_yticks(range(len(chart.phases)), chart.phases)
     axes.invert_yaxis()
     axes.set_xlabel(name, loc="right")
@@ -67,12 +67,12 @@ def _draw_phase_parts(axes: Axes, chart: EstimateChart) -> None:
 
 def _draw_size_curve(axes: Axes, chart: SizeChart) -> None:
     picture.style_axes(axes, f"peak over {chart.x_name}", grid="y")
-    peaks, steady = chart.peak_bytes[0], chart.steady_bytes[0]
-    unit, name = picture.size_unit(max((size or 0 for size in peaks), default=0))
-    # Often the same: the wider line stays visible below the other.
+    peak_sizes, steady_sizes = chart.peak_bytes[0], chart.steady_bytes[0]
+    unit, name = picture.size_unit(max((size or 0 for size in peak_sizes), default=0))
+    # The lines are often the same, so the wider one stays visible below the other.
     for sizes, label, color, width in (
-        (steady, "after the runs", COLOR.file, 6),
-        (peaks, "peak", COLOR.peak, 2),
+        (steady_sizes, "after the runs", COLOR.file, 6),
+        (peak_sizes, "peak", COLOR.peak, 2),
     ):
         axes.plot(
             chart.x, [(size or 0) / unit for size in sizes], marker="o", ms=width + 2, lw=width,
@@ -88,7 +88,7 @@ def _draw_size_curve(axes: Axes, chart: SizeChart) -> None:
 
 
 def _draw_size_grid(axes: Axes, chart: SizeChart) -> None:
-    """Draw a cell for each pair of sizes, darker for more memory; bold cells exceed the limit."""
+    """Draw a cell for each pair of sizes, darker for more memory. Bold cells exceed the limit."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     picture.style_axes(axes, "peak", grid="x")
@@ -125,5 +125,5 @@ def _grid_cell_frame(column: int, row: int) -> Patch:
 
 
 def _size_axis_label(chart: SizeChart, name: str) -> str:
-    over = ", framed: above the limit" if chart.y and chart.limit_bytes is not None else ""
-    return f"{name}{f', at {chart.others}' if chart.others else ''}{over}"
+    frame_text = ", framed: above the limit" if chart.y and chart.limit_bytes is not None else ""
+    return f"{name}{f', at {chart.others}' if chart.others else ''}{frame_text}"

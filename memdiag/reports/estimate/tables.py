@@ -37,7 +37,7 @@ MAX_LIVE_TENSORS = 8
 """Tensors that a terminal and Markdown list."""
 
 MAX_GRID_COLUMNS = 6
-"""Sizes of the second dimension for which points of two dimensions are a grid on a terminal."""
+"""Sizes of the second dimension up to which points of two dimensions form a grid."""
 
 MAX_ESTIMATE_NAME = 40
 
@@ -46,26 +46,26 @@ MAX_TENSOR_TYPE = 24
 _GRID_MARKS = {"yes": "", "probably": "?", "probably not": "?", "unknown": "?", "no": "✗"}
 
 OPTIONAL_POINT_COLUMNS = ("in phase", "after runs", "interval")
-"""Columns that points of many dimensions do without on a terminal, the first one first."""
+"""Columns that a narrow terminal omits for points of many dimensions, the first one first."""
 
 
 def estimated_phase_table(estimate: Estimate) -> Table:
-    """Return peak and kept memory of each phase, with the whole process if it is known.
+    """Return peak and kept memory of each phase, also of the whole process if that is known.
 
-    Runs with values of unknown size take that much or more.
+    Runs with values of unknown size take at least these sizes.
     """
     point, is_known = estimate.point, estimate.baseline_bytes is not None
-    base = estimate.beside_bytes(point)
+    base_bytes = estimate.beside_bytes(point)
     rows = []
     for phase in point.phases:
         sizes = [phase.peak_bytes, phase.kept_bytes]
         if is_known:
-            sizes += [phase.peak_bytes + base, phase.kept_bytes + base]
-        least = "≥ " if point.unknown_values and phase.name in RUN_PHASES else ""
+            sizes += [phase.peak_bytes + base_bytes, phase.kept_bytes + base_bytes]
+        prefix = "≥ " if point.unknown_values and phase.name in RUN_PHASES else ""
         rows.append(
             Row(
                 phase.name,
-                *(_estimated_size_cell(size, least) for size in sizes),
+                *(_estimated_size_cell(size, prefix) for size in sizes),
                 Cell(plain(phase.cause), is_code=True),
                 is_strong=phase.name == point.peak_phase,
             )
@@ -84,21 +84,22 @@ def estimated_phase_table(estimate: Estimate) -> Table:
 def term_table(estimate: Estimate) -> Table:
     """Return the parts of the peak and of the steady state, the largest first."""
     point = estimate.point
-    at_peak = {term.name: term for term in point.peak.peak_terms}
-    kept = {term.name: term for term in point.phases[-1].kept_terms}
+    peak_term_by_name = {term.name: term for term in point.peak.peak_terms}
+    kept_term_by_name = {term.name: term for term in point.phases[-1].kept_terms}
+    term_mappings = (peak_term_by_name, kept_term_by_name)
     names = sorted(
-        dict.fromkeys([*at_peak, *kept]),
-        key=lambda name: -max(each[name].bytes for each in (at_peak, kept) if name in each),
+        dict.fromkeys([*peak_term_by_name, *kept_term_by_name]),
+        key=lambda name: -max(terms[name].bytes for terms in term_mappings if name in terms),
     )
     rows = []
     for name in names:
-        terms = [each.get(name) for each in (at_peak, kept)]
-        largest = next((term.largest for term in terms if term and term.largest), "")
+        terms = [term_by_name.get(name) for term_by_name in term_mappings]
+        largest_part = next((term.largest for term in terms if term and term.largest), "")
         rows.append(
             Row(
                 Cell(name, color=f"var(--{TERM_COLORS[name].replace('_', '-')})"),
                 *(_estimated_size_cell(term.bytes) if term else Cell() for term in terms),
-                Cell(plain(largest), is_code=True),
+                Cell(plain(largest_part), is_code=True),
             )
         )
     return Table(
@@ -114,7 +115,7 @@ def term_table(estimate: Estimate) -> Table:
 
 def live_tensor_table(point: EstimatedPoint, *, max_tensors: int | None = None) -> Table:
     """Return the tensors in memory at the peak of a run, at most `max_tensors` of them."""
-    grows = any(tensor.growth for tensor in point.live)
+    has_growth = any(tensor.growth for tensor in point.live)
     rows = [
         Row(
             Cell(
@@ -125,7 +126,7 @@ def live_tensor_table(point: EstimatedPoint, *, max_tensors: int | None = None) 
             ),
             f"{plain(tensor.dtype)} {'×'.join(map(str, tensor.shape)) or 'scalar'}",
             _estimated_size_cell(tensor.bytes),
-            *((tensor_growth_text(tensor),) if grows else ()),
+            *((tensor_growth_text(tensor),) if has_growth else ()),
             Cell(plain(tensor.producer), is_code=True),
             Cell(plain(tensor.last_use), is_code=True),
         )
@@ -136,7 +137,7 @@ def live_tensor_table(point: EstimatedPoint, *, max_tensors: int | None = None) 
             Column("tensor", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
             Column("type", max_width=MAX_TENSOR_TYPE),
             Column("size", "right"),
-            *((Column("grows with", max_width=MAX_TENSOR_TYPE),) if grows else ()),
+            *((Column("grows with", max_width=MAX_TENSOR_TYPE),) if has_growth else ()),
             Column("computed by", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
             Column("last read by", wraps=True, css="name", max_width=MAX_ESTIMATE_NAME),
         ),
@@ -154,10 +155,10 @@ def tensor_growth_text(tensor: LiveTensor) -> str:
 
 
 def point_table(estimate: Estimate) -> Table:
-    """Return a row for each point; no rows if there is one point only."""
+    """Return a row for each point; no rows if there is only one point."""
     names, typed = estimate.varied, typed_names(estimate.dimensions)
     points = estimate.points if len(estimate.points) > 1 else ()
-    base = estimate.beside_bytes
+    base_bytes_of = estimate.beside_bytes
     limit = _fit_limit_bytes(estimate)
     return Table(
         columns=(
@@ -171,10 +172,14 @@ def point_table(estimate: Estimate) -> Table:
         rows=tuple(
             Row(
                 *(_dimension_size_cell(point.dims[name]) for name in names),
-                _estimated_size_cell(point.peak_bytes + base(point), _lower_bound_mark(point)),
+                _estimated_size_cell(
+                    point.peak_bytes + base_bytes_of(point), _lower_bound_mark(point)
+                ),
                 _point_interval_text(estimate, point),
                 point.peak_phase,
-                _estimated_size_cell(point.steady_bytes + base(point), _lower_bound_mark(point)),
+                _estimated_size_cell(
+                    point.steady_bytes + base_bytes_of(point), _lower_bound_mark(point)
+                ),
                 *((estimate.fits(point, limit),) if limit is not None else ()),
             )
             for point in points
@@ -183,7 +188,7 @@ def point_table(estimate: Estimate) -> Table:
 
 
 def _lower_bound_mark(point: EstimatedPoint) -> str:
-    """Return the mark of sizes at `point` that are lower bounds; empty if they are not."""
+    """Return the mark of sizes at `point` if they are lower bounds; empty if they are not."""
     return "≥ " if point.unknown_values and not point.is_measured else ""
 
 
@@ -194,31 +199,36 @@ def _point_interval_text(estimate: Estimate, point: EstimatedPoint) -> str:
 
 
 def point_grid(estimate: Estimate) -> Table | None:
-    """Return the peaks over two dimensions as a grid; None for other points, and wide grids."""
+    """Return the peaks over two dimensions as a grid; None for other points and for wide grids."""
     if len(estimate.varied) != 2:
         return None
-    first, second = estimate.varied
+    row_name, column_name = estimate.varied
     typed = typed_names(estimate.dimensions)
-    varied = shortened(plain(typed[second]), 9)
-    rows = sorted({point.dims[first] for point in estimate.points})
-    columns = sorted({point.dims[second] for point in estimate.points})
-    found = {(point.dims[first], point.dims[second]): point for point in estimate.points}
-    if len(columns) > MAX_GRID_COLUMNS:
+    column_heading = shortened(plain(typed[column_name]), 9)
+    row_sizes = sorted({point.dims[row_name] for point in estimate.points})
+    column_sizes = sorted({point.dims[column_name] for point in estimate.points})
+    point_by_sizes = {
+        (point.dims[row_name], point.dims[column_name]): point for point in estimate.points
+    }
+    if len(column_sizes) > MAX_GRID_COLUMNS:
         return None
     return Table(
         columns=(
             Column("peak", "right"),
             *(
-                Column(f"{varied} {size}" if not i else f"{size}", "right")
-                for i, size in enumerate(columns)
+                Column(f"{column_heading} {size}" if not index else f"{size}", "right")
+                for index, size in enumerate(column_sizes)
             ),
         ),
         rows=tuple(
             Row(
-                f"{shortened(plain(typed[first]), 9)} {size}",
-                *(_grid_peak_text(estimate, found.get((size, other))) for other in columns),
+                f"{shortened(plain(typed[row_name]), 9)} {size}",
+                *(
+                    _grid_peak_text(estimate, point_by_sizes.get((size, column_size)))
+                    for column_size in column_sizes
+                ),
             )
-            for size in rows
+            for size in row_sizes
         ),
         caption=_grid_caption(estimate),
     )
@@ -241,9 +251,9 @@ def _grid_caption(estimate: Estimate) -> str:
     if limit is None:
         return ""
     answers = {estimate.fits(point, limit) for point in estimate.points}
-    may = "? may not fit: the limit is inside the interval"
+    uncertain_text = "? may not fit: the limit is inside the interval"
     is_uncertain = not answers <= {"yes", "no", "does not run"}
-    return f"✗ does not fit; {may}" if is_uncertain else "✗ does not fit"
+    return f"✗ does not fit; {uncertain_text}" if is_uncertain else "✗ does not fit"
 
 
 def _fit_limit_bytes(estimate: Estimate) -> int | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_SUMMARY_POINTS = 4
-"""The rows of the summary on a terminal, which has room for a program below."""
+"""Rows of the summary on a terminal, which leave room for the program below."""
 
 
 def document(fix: Fix) -> Document:
@@ -90,16 +90,16 @@ def document(fix: Fix) -> Document:
 
 
 def _tried_point_blocks(fix: Fix) -> list[Block]:
-    """Return what was tried: the points, the chart of those that were compared, and offers."""
+    """Return what was tried: the points, the chart of the compared points, and the offers."""
     if not fix.points:
         return []
-    measured = f"{counted(len(fix.points), 'combination')} measured, {search_cost_text(fix)}"
+    measured_text = f"{counted(len(fix.points), 'combination')} measured, {search_cost_text(fix)}"
     blocks: list[Block] = [
         TableBlock(
             title="What was tried",
             table=points_table(fix, only_listed=False),
             short_table=points_table(fix, only_listed=False, limit=_MAX_SUMMARY_POINTS),
-            caption=f"{measured}. Memory is {_memory_place(fix)}; latency is relative to the"
+            caption=f"{measured_text}. Memory is {_memory_place(fix)}; latency is relative to the"
             " defaults, with its 95 % confidence interval, for combinations that save enough memory"
             " to be compared.",
             is_sortable=True,
@@ -127,8 +127,8 @@ def _chosen_change_blocks(fix: Fix) -> list[Block]:
     """Return the figures before and after the chosen changes."""
     if not fix.chosen:
         return []
-    once = "after the change it was measured in one fresh process"
-    usual = "medians of fresh processes, ± half of the range"
+    once_text = "after the change it was measured in one fresh process"
+    usual_text = "medians of fresh processes, ± half of the range"
     of_baseline = ": Python, onnxruntime and inputs"
     return [
         TableBlock(
@@ -136,7 +136,7 @@ def _chosen_change_blocks(fix: Fix) -> list[Block]:
             table=change_table(memory_changes(fix), "figure"),
             formats=NOT_ON_TERMINALS,
             caption=f"Memory is {_memory_place(fix, of_baseline)};"
-            f" {once if fix.measured_once else usual}.",
+            f" {once_text if fix.measured_once else usual_text}.",
         ),
         TableBlock(
             title="Latency and outputs",
@@ -157,7 +157,7 @@ def _memory_place(fix: Fix, of_baseline: str = "") -> str:
 
 
 def _program_block(fix: Fix) -> CodeBlock:
-    """Return the program: always printed, as it may be all that there is of the result."""
+    """Return the program. It is always printed, because it may be the whole result."""
     return CodeBlock(
         title=f"Program for {' + '.join(map(plain, fix.chosen))}",
         text="\n".join(plain_lines(fix.program)),

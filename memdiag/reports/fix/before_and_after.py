@@ -22,7 +22,7 @@ class BeforeAndAfter:
     Attributes:
         label: the name of the figure.
         before, after: the figure with its unit.
-        ratio: after ÷ before; empty if it is not meaningful.
+        ratio: after ÷ before; empty if that has no meaning.
         note: the ratio and its uncertainty.
         exact: both figures in bytes or seconds.
     """
@@ -39,7 +39,7 @@ _FEW_RUN_PAIRS = 8
 
 
 def measured_sizes_text(fix: Fix) -> str:
-    """Return the sizes that each measured process ran with; empty if all sizes are fixed."""
+    """Return the sizes with which each measured process ran; empty if all sizes are fixed."""
     return sizes_clause(fix.dimensions, fix.further_sizes)
 
 
@@ -49,16 +49,17 @@ def memory_word(fix: Fix, name: str) -> str:
 
 
 def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
-    """Return memory, loading time and files before and after: peak and steady first.
+    """Return memory, load time and files before and after, peak and steady first.
 
-    Empty if either is unknown.
+    Empty if the figures before or after are unknown.
     """
     before, after = fix.before, fix.after
     if before is None or after is None:
         return ()
     peak_spread = max(before.peak_spread_bytes, after.peak_spread_bytes)
     steady_spread = max(before.steady_spread_bytes, after.steady_spread_bytes)
-    if fix.measured_once:  # the spread of the figures before would be taken for that of both
+    if fix.measured_once:
+        # Readers would take the spread of the figures before for the spread of both.
         peak_spread = steady_spread = 0
     parts = (
         _size_change("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
@@ -75,7 +76,7 @@ def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
 
 
 def latency_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
-    """Return the latencies before and after, by inputs; empty if either is unknown."""
+    """Return the latencies before and after, by inputs; empty if there are no figures."""
     if fix.before is None or fix.after is None:
         return ()
     return tuple(map(_latency_change, fix.latencies))
@@ -104,15 +105,15 @@ def change_table(changes: Sequence[BeforeAndAfter], heading: str = "") -> Table:
 
 def outputs_text(fix: Fix) -> str:
     """Return how far the outputs differ from the original's."""
-    largest = fix.largest_difference
-    if largest is None:
+    largest_difference = fix.largest_difference
+    if largest_difference is None:
         return "not compared"
-    if not largest:
+    if not largest_difference:
         return "equal, bit by bit"
-    if isinf(largest) or fix.bound is None:
+    if isinf(largest_difference) or fix.bound is None:
         return "differ"
     bound = f"allowed {fix.bound:.1e}: {plain(fix.bound_reason)}" if fix.bound else "no limit"
-    return f"differ by at most {largest:.1e} of the largest value ({bound})"
+    return f"differ by at most {largest_difference:.1e} of the largest value ({bound})"
 
 
 def saving_text(changes: Sequence[BeforeAndAfter]) -> str:
@@ -125,22 +126,22 @@ def saving_text(changes: Sequence[BeforeAndAfter]) -> str:
 
 
 def latency_clause(fix: Fix) -> str:
-    """Return ``latency 1.02 × (0.99–1.04)``; empty if none was compared.
+    """Return ``latency 1.02 × (0.99–1.04)``; empty if no latency was compared.
 
-    Of several comparisons it is the one with the largest ratio, which is said. So are a small
-    number of pairs of runs, and the sizes where it was compared with fewer than the memory.
+    It is the comparison with the largest ratio. Remarks say if there were several comparisons, if
+    it has few pairs of runs, and if it was made at fewer sizes than the memory was measured at.
     """
     latencies = fix.latencies
     if not latencies:
         return ""
     slowest = _slowest_latency(latencies)
-    only = f" with {plain(slowest.inputs)} only" if is_compared_at_one_size(fix) else ""
-    further = [
+    only_text = f" with {plain(slowest.inputs)} only" if is_compared_at_one_size(fix) else ""
+    remarks = [
         *([f"{slowest.pairs} pairs of runs"] if slowest.pairs < _FEW_RUN_PAIRS else []),
         *([f"the worst of {len(latencies)} comparisons"] if len(latencies) > 1 else []),
     ]
     ratio = _ratio_and_interval(slowest).removesuffix(")")
-    return f"latency {', '.join([ratio, *further])}){only}"
+    return f"latency {', '.join([ratio, *remarks])}){only_text}"
 
 
 def is_compared_at_one_size(fix: Fix) -> bool:
@@ -149,7 +150,7 @@ def is_compared_at_one_size(fix: Fix) -> bool:
 
 
 def is_few_pairs_and_wide(fix: Fix) -> bool:
-    """Return whether few pairs of runs were compared, and their ratios reach above the allowed."""
+    """Return whether few pairs of runs were compared, with an interval above the allowed ratio."""
     if not fix.latencies:
         return False
     slowest = _slowest_latency(fix.latencies)
@@ -157,14 +158,14 @@ def is_few_pairs_and_wide(fix: Fix) -> bool:
 
 
 def joined_names(names: Sequence[str]) -> str:
-    """Return the names of remedies or options that belong together: ``one + two``."""
+    """Return the joined names of remedies or options: ``arena-off + one-thread``."""
     return listed_names(names, limit=_MAX_JOINED_NAMES, separator=" + ")
 
 
 def mapped_tables_clause(fix: Fix) -> str:
-    """Return the clause on the memory once inputs have used all rows of mapped tables.
+    """Return the clause on the memory after inputs have used all rows of mapped tables.
 
-    Empty if it is not much more.
+    Empty if that is not much more.
     """
     before, after = fix.before, fix.after
     if before is None or after is None or after.unread_table_bytes < MIB:
@@ -172,9 +173,9 @@ def mapped_tables_clause(fix: Fix) -> str:
     ratio = (
         f" ({after.most_steady_bytes / before.steady_bytes:.2f} ×)" if before.steady_bytes else ""
     )
-    most = format_size(after.most_steady_bytes)
-    which = "both" if after.most_peak_bytes > after.peak_bytes else "steady"
-    return f", {which} at most {most}{ratio} once all rows of its embeddings were used"
+    most_size = format_size(after.most_steady_bytes)
+    subject = "both" if after.most_peak_bytes > after.peak_bytes else "steady"
+    return f", {subject} at most {most_size}{ratio} once all rows of its embeddings were used"
 
 
 def _size_change(label: str, before: int, after: int, spread: int = 0) -> BeforeAndAfter:
@@ -191,11 +192,11 @@ def _size_change(label: str, before: int, after: int, spread: int = 0) -> Before
     )
 
 
-def _latency_change(at: LatencyAt) -> BeforeAndAfter:
-    clock = ", CPU time" if at.clock == "cpu" else ""
-    interval = f"{_ratio_and_interval(at).removesuffix(')')}, {at.pairs} pairs{clock})"
+def _latency_change(latency: LatencyAt) -> BeforeAndAfter:
+    clock = ", CPU time" if latency.clock == "cpu" else ""
+    interval = f"{_ratio_and_interval(latency).removesuffix(')')}, {latency.pairs} pairs{clock})"
     return _duration_change(
-        plain(at.inputs), at.before_s, at.after_s, f"{at.ratio:.2f} ×", interval
+        plain(latency.inputs), latency.before_s, latency.after_s, f"{latency.ratio:.2f} ×", interval
     )
 
 
@@ -212,10 +213,10 @@ def _duration_change(
     )
 
 
-def _ratio_and_interval(at: LatencyAt) -> str:
+def _ratio_and_interval(latency: LatencyAt) -> str:
     """Return the ratio of latencies with its interval: ``0.99 × (0.97–1.01)``."""
-    return f"{at.ratio:.2f} × ({at.low:.2f}–{at.high:.2f})"
+    return f"{latency.ratio:.2f} × ({latency.low:.2f}–{latency.high:.2f})"
 
 
 def _slowest_latency(latencies: Sequence[LatencyAt]) -> LatencyAt:
-    return max(latencies, key=lambda at: at.ratio)
+    return max(latencies, key=lambda latency: latency.ratio)

@@ -40,8 +40,8 @@ class ParetoPoint:
         low, high: the interval of the ratio; the ratio itself if there is none.
         may_equal_defaults: whether it is unknown if the point is faster or slower than the
             defaults, because its interval includes 1. False for the defaults.
-        drawn_ratio: the ratio that is drawn and that the fronts are of: 1 if the point may equal
-            the defaults.
+        drawn_ratio: the ratio in the chart, from which the fronts are made: 1 if the point may
+            equal the defaults.
         is_chosen, is_defaults: whether it is the chosen point, or the point of the defaults.
     """
 
@@ -69,26 +69,28 @@ def point_label(point: Point) -> str:
 
 def point_sizes(points: Sequence[Point]) -> list[tuple[str, str]]:
     """Return peak and steady memory of each point; empty texts if they are unknown."""
-    known = [point.figures for point in points if point.figures is not None]
-    peaks = iter(format_sizes(*(figures.peak_bytes for figures in known)))
-    steady = iter(format_sizes(*(figures.steady_bytes for figures in known)))
-    return [(next(peaks), next(steady)) if point.figures else ("", "") for point in points]
+    known_figures = [point.figures for point in points if point.figures is not None]
+    peak_sizes = iter(format_sizes(*(figures.peak_bytes for figures in known_figures)))
+    steady_sizes = iter(format_sizes(*(figures.steady_bytes for figures in known_figures)))
+    return [
+        (next(peak_sizes), next(steady_sizes)) if point.figures else ("", "") for point in points
+    ]
 
 
 def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
-    """Return the points of `fix` that can be used and were compared: the fronts first."""
+    """Return the points of `fix` that can be used and were compared, the fronts first."""
     usable = [point for point in fix.points if is_drawn(point)]
-    with_fronts = sorted(
+    points_with_fronts = sorted(
         zip(usable, pareto_fronts(usable), strict=True),
-        key=lambda each: (not any(each[1]), _point_steady_bytes(each[0]), each[0].known_ratio),
+        key=lambda pair: (not any(pair[1]), _point_steady_bytes(pair[0]), pair[0].known_ratio),
     )
-    sizes = point_sizes([point for point, _ in with_fronts])
-    drawn = []
+    sizes = point_sizes([point for point, _ in points_with_fronts])
+    drawn_points = []
     for number, ((point, fronts), (peak, steady)) in enumerate(
-        zip(with_fronts, sizes, strict=True), start=1
+        zip(points_with_fronts, sizes, strict=True), start=1
     ):
         ratio = point.ratio or 1.0
-        drawn.append(
+        drawn_points.append(
             ParetoPoint(
                 number=number if any(fronts) else 0,
                 on_steady_front=fronts.steady,
@@ -107,7 +109,7 @@ def pareto_points(fix: Fix) -> tuple[ParetoPoint, ...]:
                 is_defaults=not point.option_names,
             )
         )
-    return tuple(drawn)
+    return tuple(drawn_points)
 
 
 def _point_steady_bytes(point: Point) -> int:
@@ -121,7 +123,7 @@ def _point_peak_bytes(point: Point) -> int:
 
 
 def draw_pareto_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
-    """Draw steady memory and peak across, the latency's ratio upwards, and the legend below.
+    """Draw steady memory and peak across, the ratio of latencies upwards, and the legend below.
 
     Points on one of the fronts are numbered from the least steady memory on, and named in the
     legend. A point is marked if it is on the front of the two figures that are drawn.
@@ -131,27 +133,29 @@ def draw_pareto_points(figure: Figure, points: Sequence[ParetoPoint]) -> None:
     if not points:
         return
     grid = figure.add_gridspec(2, 2, height_ratios=(_CHART_HEIGHT, _LEGEND_HEIGHT))
-    left = figure.add_subplot(grid[0, 0])
-    right = figure.add_subplot(grid[0, 1], sharey=left)
-    right.tick_params(labelleft=False)
-    _draw_pareto_chart(left, points, lambda point: (point.steady_bytes, point.on_steady_front))
-    _draw_pareto_chart(right, points, lambda point: (point.peak_bytes, point.on_peak_front))
-    picture.style_axes(left, "steady memory", grid="both")
-    picture.style_axes(right, "peak", grid="both")
-    left.set_xlabel("MiB")
-    right.set_xlabel("MiB")
-    left.set_ylabel("latency ÷ latency of the defaults")
-    legend = figure.add_subplot(grid[1, :])
-    legend.set_axis_off()
-    legend.legend(
+    steady_axes = figure.add_subplot(grid[0, 0])
+    peak_axes = figure.add_subplot(grid[0, 1], sharey=steady_axes)
+    peak_axes.tick_params(labelleft=False)
+    _draw_pareto_chart(
+        steady_axes, points, lambda point: (point.steady_bytes, point.on_steady_front)
+    )
+    _draw_pareto_chart(peak_axes, points, lambda point: (point.peak_bytes, point.on_peak_front))
+    picture.style_axes(steady_axes, "steady memory", grid="both")
+    picture.style_axes(peak_axes, "peak", grid="both")
+    steady_axes.set_xlabel("MiB")
+    peak_axes.set_xlabel("MiB")
+    steady_axes.set_ylabel("latency ÷ latency of the defaults")
+    legend_axes = figure.add_subplot(grid[1, :])
+    legend_axes.set_axis_off()
+    legend_axes.legend(
         handles=_point_legend_marks(points), loc="upper left", ncols=2, frameon=False, borderpad=0,
         borderaxespad=0, fontsize=picture.SMALL, labelcolor=COLOR.ink, columnspacing=1.2,
     )  # fmt: skip
     names = [f"{point.number}  {_picture_name(point)}" for point in named_pareto_points(points)]
-    more = sum(point.number > 0 for point in points) - len(names)
+    omitted_count = sum(point.number > 0 for point in points) - len(names)
     figure.supxlabel(
-        "\n".join([*names, *([f"and {more} more"] if more else [])]), x=0.012, ha="left",
-        fontsize=picture.SMALL, color=COLOR.ink, parse_math=False,
+        "\n".join([*names, *([f"and {omitted_count} more"] if omitted_count else [])]),
+        x=0.012, ha="left", fontsize=picture.SMALL, color=COLOR.ink, parse_math=False,
     )  # fmt: skip
 
 
@@ -169,12 +173,14 @@ def _draw_pareto_chart(
     from memdiag.reports import picture
 
     front = sorted(
-        (size_and_front(p)[0] / MIB, p.drawn_ratio) for p in points if size_and_front(p)[1]
+        (size_and_front(point)[0] / MIB, point.drawn_ratio)
+        for point in points
+        if size_and_front(point)[1]
     )
     axes.plot([x for x, _ in front], [y for _, y in front], "-", color=COLOR.rail, lw=1.8, zorder=0)
-    for point in sorted(points, key=lambda each: each.is_chosen):
-        size, on_front = size_and_front(point)
-        kind = _point_mark_meaning(point, on_front)
+    for point in sorted(points, key=lambda point: point.is_chosen):
+        size, is_on_front = size_and_front(point)
+        kind = _point_mark_meaning(point, is_on_front)
         if point.low < point.high:
             axes.plot(
                 [size / MIB] * 2, [point.low, point.high], "-", color=_point_mark_color(kind),
@@ -184,18 +190,18 @@ def _draw_pareto_chart(
         axes.add_line(_point_mark(kind, size / MIB, point.drawn_ratio, point.may_equal_defaults))
     axes.autoscale_view()
     axes.margins(0.1)
-    # Longer intervals run out of the chart, instead of pressing all points together.
-    drawn = [point.drawn_ratio for point in points]
-    height = max(max(drawn) - min(drawn), _MIN_RATIO_HEIGHT)
-    axes.set_ylim(min(drawn) - 0.5 * height, max(drawn) + 0.5 * height)
+    # Longer intervals leave the chart, instead of squeezing all points together.
+    ratios = [point.drawn_ratio for point in points]
+    height = max(max(ratios) - min(ratios), _MIN_RATIO_HEIGHT)
+    axes.set_ylim(min(ratios) - 0.5 * height, max(ratios) + 0.5 * height)
     labels = []
     for point in points:
-        size, on_front = size_and_front(point)
-        text = str(point.number) if on_front else "defaults" if point.is_defaults else ""
+        size, is_on_front = size_and_front(point)
+        text = str(point.number) if is_on_front else "defaults" if point.is_defaults else ""
         if text:
             labels.append((text, (size / MIB, point.drawn_ratio)))
     for text, position in _merged_labels(labels, axes.get_xlim(), axes.get_ylim()):
-        # Next to the interval; the defaults have none.
+        # The label is next to the interval. The defaults have no interval.
         offset, alignment = ((0, 9), "center") if "defaults" in text else ((9, 5), "left")
         axes.annotate(
             text, position, xytext=offset, ha=alignment, textcoords="offset points",
@@ -203,13 +209,13 @@ def _draw_pareto_chart(
         )  # fmt: skip
 
 
-def _point_mark_meaning(point: ParetoPoint, on_front: bool) -> str:
+def _point_mark_meaning(point: ParetoPoint, is_on_front: bool) -> str:
     """Return the name of the mark of `point` in the legend."""
     if point.is_chosen:
         return "chosen"
     if point.is_defaults:
         return "defaults"
-    return "on the Pareto front" if on_front else "others"
+    return "on the Pareto front" if is_on_front else "others"
 
 
 def _point_mark_color(kind: str) -> str:
@@ -234,12 +240,16 @@ def _point_legend_marks(points: Sequence[ParetoPoint]) -> list[Line2D]:
     """Return a mark with its meaning for each kind of mark that is drawn."""
     from matplotlib.lines import Line2D
 
-    drawn = {
-        _point_mark_meaning(point, on_front)
+    drawn_meanings = {
+        _point_mark_meaning(point, is_on_front)
         for point in points
-        for on_front in (point.on_steady_front, point.on_peak_front)
+        for is_on_front in (point.on_steady_front, point.on_peak_front)
     }
-    marks = [_point_mark(kind, 0, 0, False, kind) for kind in _MARKER_BY_MEANING if kind in drawn]
+    marks = [
+        _point_mark(kind, 0, 0, False, kind)
+        for kind in _MARKER_BY_MEANING
+        if kind in drawn_meanings
+    ]
     if any(point.may_equal_defaults for point in points):
         undecided = "hollow: may be as fast as the defaults"
         marks.append(_point_mark("on the Pareto front", 0, 0, True, undecided))
@@ -252,15 +262,15 @@ def _merged_labels(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
 ) -> list[tuple[str, tuple[float, float]]]:
-    """Return labels and their positions; points that are drawn over each other share a label."""
+    """Return labels and their positions. Points that are drawn over each other share a label."""
     labels: list[tuple[str, tuple[float, float]]] = []
     width, height = x_range[1] - x_range[0], y_range[1] - y_range[0]
-    for text, (x, y) in sorted(texts, key=lambda each: each[1]):
+    for text, (x, y) in sorted(texts, key=lambda text_and_position: text_and_position[1]):
         if labels:
-            before, (last_x, last_y) = labels[-1]
+            last_text, (last_x, last_y) = labels[-1]
             is_near = abs(y - last_y) < _LABEL_DISTANCE * height
             if is_near and abs(x - last_x) < _LABEL_DISTANCE * width:
-                labels[-1] = (f"{before}, {text}", (last_x, max(y, last_y)))
+                labels[-1] = (f"{last_text}, {text}", (last_x, max(y, last_y)))
                 continue
         labels.append((text, (x, y)))
     return labels

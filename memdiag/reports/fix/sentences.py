@@ -1,4 +1,4 @@
-"""A fix in sentences: the answer, why, what to do, and what it depends on."""
+"""A fix in sentences: the answer, its reason, what to do, and what the saving depends on."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def fix_answer(fix: Fix) -> str:
     model = plain(fix.model)
     before, after, chosen = fix.before, fix.after, fix.chosen_point
     sizes_of_inputs = measured_sizes_text(fix)
-    at = f", {sizes_of_inputs}" if sizes_of_inputs else ""
+    sizes_clause = f", {sizes_of_inputs}" if sizes_of_inputs else ""
     if before is None or after is None or chosen is None:
-        passed = f"{time_limit_text(fix.command)} passed before the original itself was measured"
-        return f"{model}: nothing was verified, since {passed}{at}."
+        time_limit_clause = (
+            f"{time_limit_text(fix.command)} passed before the original itself was measured"
+        )
+        return f"{model}: nothing was verified, since {time_limit_clause}{sizes_clause}."
     start = f"{model}: {_budget_words(fix, chosen)}"
     if not chosen.option_names:
         sizes = (
@@ -68,40 +70,42 @@ def fix_answer(fix: Fix) -> str:
         if not fix.is_conclusive and not (fix.budget and chosen.fits):
             return (
                 f"{model}: nothing was verified {_search_end_clause(fix)}. The defaults take "
-                f"{sizes}{at}."
+                f"{sizes}{sizes_clause}."
             )
-        # "the nearest is the defaults" where a budget is not met
+        # If no point fits, the sentence starts with "the nearest is".
         best = " are the best that was found" if chosen.fits else ""
-        return f"{start}the defaults{best} ({sizes}{at})."
+        return f"{start}the defaults{best} ({sizes}{sizes_clause})."
     if fix.write_problem and chosen.fits:
         start += "the new model was not written; with it "
-    clause = latency_clause(fix)
-    ratio = f", {clause}" if clause else ""
+    latency = latency_clause(fix)
+    ratio = f", {latency}" if latency else ""
     if ratio:
         ratio += _latency_doubt(fix, chosen)
-    once = ", memory measured once" if fix.measured_once else ""
+    memory_remark = ", memory measured once" if fix.measured_once else ""
     saving = f"{saving_text(memory_changes(fix)[:2])}{mapped_tables_clause(fix)}"
-    return f"{start}{saving}{once}{ratio}{at}."
+    return f"{start}{saving}{memory_remark}{ratio}{sizes_clause}."
 
 
 def _latency_doubt(fix: Fix, chosen: Point) -> str:
-    """Return why a latency that is not known to be allowed is accepted; empty if it is known."""
+    """Return why a latency is accepted that may be above the allowed one; empty if it is not."""
     is_above = chosen.ratio is not None and chosen.ratio > fix.max_slowdown
     if is_above and chosen.unnoticed:
         return ": too little longer to notice"
     is_known = not (chosen.undecided or (is_above and chosen.same_kernels))
     if is_known and (chosen.same_kernels or not is_few_pairs_and_wide(fix)):
         return ""
-    kernels = "; the same kernels run" if chosen.same_kernels else ""
-    kernels = kernels or (", so it is undecided" if chosen.undecided else "")
-    return f": these runs don't tell it from the allowed {fix.max_slowdown:.2f} ×{kernels}"
+    reason = "; the same kernels run" if chosen.same_kernels else ""
+    reason = reason or (", so it is undecided" if chosen.undecided else "")
+    return f": these runs don't tell it from the allowed {fix.max_slowdown:.2f} ×{reason}"
 
 
 def saving_reason(fix: Fix) -> str:
-    """Return what the saving comes from; or what became of everything that was tried."""
+    """Return what the saving comes from, or what became of everything that was tried."""
     if fix.chosen:
-        left = _uncompared_clause(fix)
-        return f"{joined_names(_chosen_change_names(fix))}; outputs {outputs_text(fix)}{left}."
+        uncompared = _uncompared_clause(fix)
+        return (
+            f"{joined_names(_chosen_change_names(fix))}; outputs {outputs_text(fix)}{uncompared}."
+        )
     if fix.before is None:
         return f"{_tried_outcomes_text(fix)}." if _tried_outcomes_text(fix) else ""
     if fix.budget and is_budget_kept(fix):
@@ -113,23 +117,23 @@ def saving_reason(fix: Fix) -> str:
 
 
 def untried_changes_sentence(fix: Fix) -> str:
-    """Return what a search with a result had no time for, and how to go on; empty for nothing."""
+    """Return what a search with a result had no time for, and how to continue; empty for none."""
     if not fix.chosen:
         return ""
-    names = dict.fromkeys(each.name for each in fix.remedies if each.status == "untried")
-    offered = len(_offered_points(fix))
-    if offered or not names:
-        untried = len(names) + len(fix.untried)
+    names = dict.fromkeys(remedy.name for remedy in fix.remedies if remedy.status == "untried")
+    offered_count = len(_offered_points(fix))
+    if offered_count or not names:
+        untried_count = len(names) + len(fix.untried)
         parts = (
-            f"{counted(offered, 'combination')} not compared" if offered else "",
-            f"{counted(untried, 'change')} not tried" if untried else "",
+            f"{counted(offered_count, 'combination')} not compared" if offered_count else "",
+            f"{counted(untried_count, 'change')} not tried" if untried_count else "",
         )
-        left = " and ".join(filter(None, parts))
-        return f"{left}: {_continuation_advice(fix)}." if left else ""
+        left_text = " and ".join(filter(None, parts))
+        return f"{left_text}: {_continuation_advice(fix)}." if left_text else ""
     verb = "was" if len(names) == 1 else "were"
-    first = plain(next(iter(names)))
-    again = f"{_fix_command(fix)} --only {first}"
-    return f"{listed_names(list(names), limit=3)} {verb} not tried in this time: {again}"
+    first_name = plain(next(iter(names)))
+    command = f"{_fix_command(fix)} --only {first_name}"
+    return f"{listed_names(list(names), limit=3)} {verb} not tried in this time: {command}"
 
 
 def idle_options_sentence(fix: Fix) -> str:
@@ -159,12 +163,12 @@ def next_step_sentence(fix: Fix) -> str:
     if fix.write_problem:
         return f"Run it again where the new model can be written: {plain(fix.write_problem)}"
     if fix.program:
-        needs = "" if _required_settings(fix) else ", or load the new model as before"
-        program = f"Create the session as the program below does{needs}."
+        alternative = "" if _required_settings(fix) else ", or load the new model as before"
+        program = f"Create the session as the program below does{alternative}."
         return f"{program}{_kept_files_clause(fix)}{_malloc_trim_sentence(fix)}"
-    offered = _offered_points(fix)
-    if offered:
-        figures, label = offered[0].figures, point_label(offered[0])
+    offered_points = _offered_points(fix)
+    if offered_points:
+        figures, label = offered_points[0].figures, point_label(offered_points[0])
         assert figures is not None
         sizes = (
             f"peak {format_size(figures.peak_bytes)}, steady {format_size(figures.steady_bytes)}"
@@ -175,8 +179,8 @@ def next_step_sentence(fix: Fix) -> str:
         )
     if not fix.is_complete:
         hint = dim_hint(fix.dimensions) if fix.before is None else ""
-        smaller = f". Smaller inputs take less time; {hint}" if hint else ""
-        return f"{capitalized(_continuation_advice(fix))}{smaller}."
+        smaller_inputs = f". Smaller inputs take less time; {hint}" if hint else ""
+        return f"{capitalized(_continuation_advice(fix))}{smaller_inputs}."
     if not is_budget_kept(fix):
         return "Keep the defaults, and raise the budget or --max-slowdown."
     if fix.chosen:
@@ -187,8 +191,8 @@ def next_step_sentence(fix: Fix) -> str:
 def _malloc_trim_sentence(fix: Fix) -> str:
     """Return how much ``malloc_trim`` frees on top of the result; empty if it is little."""
     figures = fix.after or fix.before
-    least = 0 if figures is None else max(_MIN_TRIMMED_BYTES, figures.steady_bytes // 10)
-    if figures is None or figures.retained_bytes < least:
+    min_bytes = 0 if figures is None else max(_MIN_TRIMMED_BYTES, figures.steady_bytes // 10)
+    if figures is None or figures.retained_bytes < min_bytes:
         return ""
     size = format_size(figures.retained_bytes)
     return (
@@ -232,34 +236,37 @@ def result_conditions(fix: Fix) -> Iterator[tuple[str, str]]:
 
 def offered_point_sentences(fix: Fix) -> Iterator[str]:
     """Yield a sentence on each point whose latency was not compared, and how to continue."""
-    offered = _offered_points(fix)
-    advice = _single_offer_advice(fix, offered[0]) if len(offered) == 1 else ""
-    for point in offered[:_MAX_OFFERS]:
+    offered_points = _offered_points(fix)
+    advice = _single_offer_advice(fix, offered_points[0]) if len(offered_points) == 1 else ""
+    for point in offered_points[:_MAX_OFFERS]:
         assert point.figures is not None
         peak, steady = format_sizes(point.figures.peak_bytes, point.figures.steady_bytes)
         yield f"not compared: {point_label(point)} takes peak {peak}, steady {steady}{advice}"
-    if len(offered) > _MAX_OFFERS:
-        left = len(offered) - _MAX_OFFERS
-        more = "combination that saves" if left == 1 else "combinations that save"
-        yield f"not compared: {left} more {more} memory"
-    if len(offered) > 1:
+    if len(offered_points) > _MAX_OFFERS:
+        omitted_count = len(offered_points) - _MAX_OFFERS
+        subject = "combination that saves" if omitted_count == 1 else "combinations that save"
+        yield f"not compared: {omitted_count} more {subject} memory"
+    if len(offered_points) > 1:
         yield (
             f"to compare the latency of all of them, {_continuation_advice(fix)}; to compare one,"
             " and get its"
             " program if it is fast enough, add --only with its names, separated by commas"
         )
-    untried = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
-    if untried:
-        again = "" if len(offered) > 1 else f"; to try all, {_continuation_advice(fix)}"
-        yield f"not tried{_time_shortage_words(fix)}: {', '.join(map(plain, untried))}{again}"
+    untried_names = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
+    if untried_names:
+        retry_clause = (
+            "" if len(offered_points) > 1 else f"; to try all, {_continuation_advice(fix)}"
+        )
+        names = ", ".join(map(plain, untried_names))
+        yield f"not tried{_time_shortage_words(fix)}: {names}{retry_clause}"
 
 
 def written_files_text(fix: Fix) -> str:
     """Return which files were written; empty if none were."""
-    written = [path for path in fix.output_files if path not in fix.kept_files]
-    if not written or fix.write_problem:
+    written_paths = [path for path in fix.output_files if path not in fix.kept_files]
+    if not written_paths or fix.write_problem:
         return ""
-    return f"wrote {', '.join(map(plain, written))}"
+    return f"wrote {', '.join(map(plain, written_paths))}"
 
 
 def search_cost_text(fix: Fix) -> str:
@@ -271,7 +278,7 @@ def search_cost_text(fix: Fix) -> str:
 
 
 def points_by_memory(fix: Fix) -> list[Point]:
-    """Return the points, the least memory first."""
+    """Return the points, sorted by their memory."""
     return sorted(fix.points, key=_point_memory_key)
 
 
@@ -287,7 +294,7 @@ def is_budget_kept(fix: Fix) -> bool:
 
 
 def _chosen_change_names(fix: Fix) -> list[str]:
-    """Return the names of the chosen changes: of the rewritten model, its rewrites."""
+    """Return the names of the chosen changes. A rewritten model is named by its rewrites."""
     names: list[str] = []
     for name in fix.chosen:
         names += (
@@ -299,83 +306,95 @@ def _chosen_change_names(fix: Fix) -> list[str]:
 
 
 def _uncompared_clause(fix: Fix) -> str:
-    """Return the clause on the points that take less but were not compared; empty for none."""
+    """Return the clause on points that take less memory but were not compared; empty for none."""
     count = sum(point.offered for point in fix.points)
     if not count:
         return ""
-    some = "1 combination takes" if count == 1 else f"{count} combinations take"
+    subject = "1 combination takes" if count == 1 else f"{count} combinations take"
     latency = "its latency" if count == 1 else "their latency"
-    but = f"there was no time to compare {latency}"
+    reason = f"there was no time to compare {latency}"
     if fix.ended_by == "interrupt":
-        but = f"{latency} was not compared"
-    return f"; {some} less memory, but {but}"
+        reason = f"{latency} was not compared"
+    return f"; {subject} less memory, but {reason}"
 
 
 def _budget_words(fix: Fix, chosen: Point) -> str:
-    """Return the words on whether the chosen point fits the budget; empty without one."""
-    nothing = "nothing" if fix.is_complete else "nothing that was compared"
+    """Return whether the chosen point fits the budget; empty without a budget."""
+    no_result = "nothing" if fix.is_complete else "nothing that was compared"
     nearest = "the nearest is "
     if fix.write_problem:
         nearest = "the nearest, whose model was not written, is "
     if not fix.budget:
-        return "" if chosen.fits else f"{nothing} fits; {nearest}"
+        return "" if chosen.fits else f"{no_result} fits; {nearest}"
     limits = " and ".join(
         f"{format_limit(size)} {plain(name)}" for name, size in fix.budget.items()
     )
     if chosen.fits:
         return f"fits the budget of {limits}: "
-    return f"{nothing} fits the budget of {limits}; {nearest}"
+    return f"{no_result} fits the budget of {limits}; {nearest}"
 
 
 def _tried_outcomes_text(fix: Fix) -> str:
-    """Return what became of the changes, with how many or the name of a single one."""
-    tried = [point for point in fix.points if point.option_names]
-    problems = Counter(point_problem_text(point) for point in tried if point.problem)
-    often = ", most often" if problems.total() > 1 else ""
-    reason = "".join(f"{often}: {problem}" for problem, _ in problems.most_common(1))
-    least = _point_memory_key(fix.points[0]) if fix.points else (False, 0)
-    unusable = [point for point in tried if point.problem]
-    saving = [point for point in tried if not point.problem and _point_memory_key(point) < least]
-    undecided = [point for point in saving if point.undecided]
-    slower = [point for point in saving if point.is_too_slow(fix.max_slowdown)]
-    offered = [point for point in saving if point.offered]
-    containing = [
+    """Return what became of the changes: their number, or the name of a single one."""
+    tried_points = [point for point in fix.points if point.option_names]
+    problems = Counter(point_problem_text(point) for point in tried_points if point.problem)
+    frequency = ", most often" if problems.total() > 1 else ""
+    reason = "".join(f"{frequency}: {problem}" for problem, _ in problems.most_common(1))
+    original_key = _point_memory_key(fix.points[0]) if fix.points else (False, 0)
+    unusable_points = [point for point in tried_points if point.problem]
+    saving_points = [
         point
-        for point in saving
+        for point in tried_points
+        if not point.problem and _point_memory_key(point) < original_key
+    ]
+    undecided_points = [point for point in saving_points if point.undecided]
+    slower_points = [point for point in saving_points if point.is_too_slow(fix.max_slowdown)]
+    offered_points = [point for point in saving_points if point.offered]
+    containing_points = [
+        point
+        for point in saving_points
         if point.ratio is None
         if not point.offered
-        if any({*slow.option_names} < {*point.option_names} for slow in slower)
+        if any(
+            {*slower_point.option_names} < {*point.option_names} for slower_point in slower_points
+        )
     ]
-    others = [*unusable, *undecided, *slower, *offered, *containing]
-    idle = [point for point in tried if point not in others]
-    rejected = list(dict.fromkeys(_remedy_names_by_status(fix, "rejected")))
-    untried = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
-    was = "was" if len(untried) == 1 else "were"
+    explained_points = [
+        *unusable_points,
+        *undecided_points,
+        *slower_points,
+        *offered_points,
+        *containing_points,
+    ]
+    idle_points = [point for point in tried_points if point not in explained_points]
+    rejected_names = list(dict.fromkeys(_remedy_names_by_status(fix, "rejected")))
+    untried_names = [*_remedy_names_by_status(fix, "untried"), *fix.untried]
+    verb = "was" if len(untried_names) == 1 else "were"
     parts = (
-        (_point_name_or_count(idle), "saved too little memory"),
-        (_point_name_or_count(slower), "saved memory but lost too much time"),
-        (_point_name_or_count(containing), "contained options that lost too much time"),
-        (_point_name_or_count(undecided), "saved memory but may be too slow"),
+        (_point_name_or_count(idle_points), "saved too little memory"),
+        (_point_name_or_count(slower_points), "saved memory but lost too much time"),
+        (_point_name_or_count(containing_points), "contained options that lost too much time"),
+        (_point_name_or_count(undecided_points), "saved memory but may be too slow"),
         (
-            _point_name_or_count(offered),
+            _point_name_or_count(offered_points),
             f"saved memory but latency was not compared{_time_shortage_words(fix)}",
         ),
-        (listed_names(rejected, limit=_MAX_REJECTED_NAMES), _rejected_rewrites_text(fix)),
+        (listed_names(rejected_names, limit=_MAX_REJECTED_NAMES), _rejected_rewrites_text(fix)),
         (
-            untried[0] if len(untried) == 1 else len(untried),
-            f"{was} not tried{_time_shortage_words(fix)}",
+            untried_names[0] if len(untried_names) == 1 else len(untried_names),
+            f"{verb} not tried{_time_shortage_words(fix)}",
         ),
-        (_point_name_or_count(unusable), f"could not be used{reason}"),
+        (_point_name_or_count(unusable_points), f"could not be used{reason}"),
     )
     return ", ".join(f"{subject} {text}" for subject, text in parts if subject)
 
 
 def _rejected_rewrites_text(fix: Fix) -> str:
-    """Return what became of the rejected rewrites: of one, with the reason."""
-    rejected = [remedy for remedy in fix.remedies if remedy.status == "rejected"]
-    if len(rejected) != 1:
+    """Return what became of the rejected rewrites, with the reason if there is only one."""
+    rejected_remedies = [remedy for remedy in fix.remedies if remedy.status == "rejected"]
+    if len(rejected_remedies) != 1:
         return "were not kept"
-    return f"was not kept ({shortened(plain(rejected[0].reason), _MAX_PROBLEM)})"
+    return f"was not kept ({shortened(plain(rejected_remedies[0].reason), _MAX_PROBLEM)})"
 
 
 def _point_name_or_count(points: Sequence[Point]) -> str | int:
@@ -384,7 +403,7 @@ def _point_name_or_count(points: Sequence[Point]) -> str | int:
 
 
 def _time_shortage_words(fix: Fix) -> str:
-    """Return what is said of steps that are missing, unless the user ended the search."""
+    """Return the words on a lack of time; empty if the user ended the search."""
     return "" if fix.ended_by == "interrupt" else " in time"
 
 
@@ -395,11 +414,11 @@ def _search_end_clause(fix: Fix) -> str:
 
 
 def _single_offer_advice(fix: Fix, point: Point) -> str:
-    """Return how to compare the latency of `point`, which is the only one that is offered."""
+    """Return how to compare the latency of `point`, the only point that is offered."""
     names = ["rewrites" if name == REWRITE else name for name in point.option_names]
     start = _unlimited_command(fix.command) or _fix_command(fix) + dim_option(fix.dimensions)
-    again = f"run {start} --only {','.join(names)}"
-    return f". To compare its latency, and get its program if it is fast enough, {again}"
+    command = f"run {start} --only {','.join(names)}"
+    return f". To compare its latency, and get its program if it is fast enough, {command}"
 
 
 def _fix_command(fix: Fix) -> str:
@@ -409,14 +428,14 @@ def _fix_command(fix: Fix) -> str:
 
 
 def _unlimited_command(command: Sequence[str]) -> str:
-    """Return `command` without what limits it, and without the folder of this report."""
-    kept: list[str] = []
+    """Return `command` without options that limit it, and without the folder of this report."""
+    words: list[str] = []
     is_value = False
     for word in command:
         if not is_value and word.partition("=")[0] not in _SEARCH_LIMIT_OPTIONS:
-            kept.append(word)
+            words.append(word)
         is_value = word in _SEARCH_LIMIT_OPTIONS
-    return plain(shlex.join(kept))
+    return plain(shlex.join(words))
 
 
 def _continuation_advice(fix: Fix) -> str:
@@ -434,29 +453,33 @@ def _needed_files_text(fix: Fix) -> str:
     names = ", ".join(map(plain, fix.output_files))
     if len(fix.output_files) == 1:
         return f"{names}."
-    kept = ", ".join(map(plain, fix.kept_files))
-    reason = f", because {format_size(fix.kept_bytes)} of the weights are in {kept}" if kept else ""
+    kept_paths = ", ".join(map(plain, fix.kept_files))
+    reason = (
+        f", because {format_size(fix.kept_bytes)} of the weights are in {kept_paths}"
+        if kept_paths
+        else ""
+    )
     return f"{names}: keep them together{reason}."
 
 
 def _kept_files_clause(fix: Fix) -> str:
-    """Return that the new model needs files of the original; empty if it needs none."""
+    """Return the sentence on files of the original that the new model needs; empty for none."""
     if not fix.kept_files:
         return ""
-    kept = ", ".join(map(plain, fix.kept_files))
-    return f" Keep {kept}: {format_size(fix.kept_bytes)} of the weights are still there."
+    kept_paths = ", ".join(map(plain, fix.kept_files))
+    return f" Keep {kept_paths}: {format_size(fix.kept_bytes)} of the weights are still there."
 
 
 def _loadable_releases_text(fix: Fix) -> str:
-    """Return the releases of onnxruntime that can load the rewritten model; empty without one."""
+    """Return which releases can load the rewritten model; empty if it was not rewritten."""
     if REWRITE not in fix.chosen:
         return ""
-    verified, reason = f"Verified on {plain(fix.onnxruntime)}", fix.oldest_reason
-    loadable = "no release is known that can load it"
+    verified_text, reason = f"Verified on {plain(fix.onnxruntime)}", fix.oldest_reason
+    loadable_text = "no release is known that can load it"
     if fix.oldest_onnxruntime is not None:
-        loadable = f"{plain(fix.oldest_onnxruntime)} and newer can load it"
+        loadable_text = f"{plain(fix.oldest_onnxruntime)} and newer can load it"
         reason = reason or "by its versions of the IR and operators"
-    return f"{verified}; {loadable}{f' ({plain(reason)})' if reason else ''}."
+    return f"{verified_text}; {loadable_text}{f' ({plain(reason)})' if reason else ''}."
 
 
 def _required_settings(fix: Fix) -> list[str]:

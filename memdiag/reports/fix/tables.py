@@ -26,30 +26,30 @@ _MAX_WEIGHTS = 3
 def is_point_listed(fix: Fix, point: Point) -> bool:
     """Return whether summaries list `point`.
 
-    They list the Pareto front, the defaults, the chosen point, and points that save memory but
-    whose latency was not compared.
+    They list the Pareto front, the defaults, the chosen point, and points that save memory without
+    a comparison of their latency.
     """
     is_chosen = point.option_names == fix.chosen
     return point.on_front or not point.option_names or is_chosen or point.offered
 
 
 def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Table:
-    """Return the table of the points; on pages unlisted points are at the end.
+    """Return the table of the points, unless `only_listed` with unlisted points at the end.
 
-    `limit` points are kept: the chosen one and the defaults, then those that save memory but were
-    not compared, other listed points, and others.
+    `limit` points are kept: the chosen point and the defaults, then points that save memory but
+    were not compared, other listed points, and all others.
     """
     points = points_by_memory(fix)
     if limit is not None:
-        kept = sorted(points, key=lambda each: _point_rank(fix, each))[:limit]
-        points = [point for point in points if point in kept]
+        first_points = sorted(points, key=lambda point: _point_rank(fix, point))[:limit]
+        points = [point for point in points if point in first_points]
     sizes = point_sizes(points)
     rows = [
         (is_point_listed(fix, point), _tried_point_row(fix, point, *size))
         for point, size in zip(points, sizes, strict=True)
     ]
-    listed_rows = tuple(cells for kept, cells in rows if kept)
-    others = tuple(cells for kept, cells in rows if not kept)
+    listed_rows = tuple(cells for is_listed, cells in rows if is_listed)
+    unlisted_rows = tuple(cells for is_listed, cells in rows if not is_listed)
     table = Table(
         columns=(
             Column("changes", wraps=True, css="name"),
@@ -61,7 +61,7 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
             Column("latency", "right"),
             Column(formats=("console", "markdown")),
         ),
-        rows=listed_rows if only_listed else listed_rows + others,
+        rows=listed_rows if only_listed else listed_rows + unlisted_rows,
     )
     return table if fix.device is None else table.without_empty_columns()
 
@@ -133,14 +133,16 @@ def _point_remark(point: Point, max_slowdown: float, *, is_chosen: bool) -> str:
 
 
 def requested_change_table(fix: Fix) -> Table:
-    """Return what became of each change that was asked for by name."""
-    results = [
+    """Return what became of each change that the user asked for by name."""
+    requested_results = [
         (name, result)
         for name in fix.only
         if name not in _ONLY_GROUPS
         for result in [*_named_change_results(fix, name)] or [_missing_result_reason(fix, name)]
     ]
-    rows = tuple(Row(Cell(plain(name), is_code=True), plain(text)) for name, text in results)
+    rows = tuple(
+        Row(Cell(plain(name), is_code=True), plain(text)) for name, text in requested_results
+    )
     columns = (Column("asked for", css="name"), Column("result", wraps=True, css="prose"))
     return Table(columns=columns, rows=rows)
 
@@ -151,15 +153,15 @@ def _missing_result_reason(fix: Fix, name: str) -> str:
 
 
 def _named_change_results(fix: Fix, name: str) -> Iterator[str]:
-    """Yield the results for `name`: of a rewrite, of a rule's rewrites, an option or optimizer."""
+    """Yield the results for `name`, which is a rewrite, a rule, an option or an optimizer."""
     for remedy in fix.remedies:
         if name in (remedy.name, remedy.rule):
-            what = f"{plain(remedy.name)} " if name == remedy.rule else ""
+            subject = f"{plain(remedy.name)} " if name == remedy.rule else ""
             reason = _reason_with_weights(remedy, fix.remedies)
-            yield f"{what}{_STATUS_WORDS[remedy.status]}: {reason}"
-    alone = next((point for point in fix.points if point.option_names == (name,)), None)
-    if alone is not None:
-        yield _single_option_result(fix, alone)
+            yield f"{subject}{_STATUS_WORDS[remedy.status]}: {reason}"
+    single_point = next((point for point in fix.points if point.option_names == (name,)), None)
+    if single_point is not None:
+        yield _single_option_result(fix, single_point)
     elif any(name in point.option_names for point in fix.points):
         yield "measured together with others only"
     elif name in fix.untried:
@@ -167,25 +169,25 @@ def _named_change_results(fix: Fix, name: str) -> Iterator[str]:
 
 
 def _single_option_result(fix: Fix, point: Point) -> str:
-    """Return what became of an option that was measured alone."""
+    """Return what became of an option that was measured without others."""
     if point.problem or point.figures is None:
         return f"cannot be used: {point_problem_text(point)}"
-    before = fix.points[0].figures or point.figures
-    peak = " → ".join(format_sizes(before.peak_bytes, point.figures.peak_bytes))
-    steady = " → ".join(format_sizes(before.steady_bytes, point.figures.steady_bytes))
+    original = fix.points[0].figures or point.figures
+    peak = " → ".join(format_sizes(original.peak_bytes, point.figures.peak_bytes))
+    steady = " → ".join(format_sizes(original.steady_bytes, point.figures.steady_bytes))
     change = f"peak {peak}, steady {steady}"
     if point.ratio is None:
-        what = "saves memory, but its latency was not compared" if point.offered else "not kept"
-        return f"{what} ({change})"
+        outcome = "saves memory, but its latency was not compared" if point.offered else "not kept"
+        return f"{outcome} ({change})"
     is_chosen = point.option_names == fix.chosen
     remark = _point_remark(point, fix.max_slowdown, is_chosen=is_chosen) or "verified"
     return f"{remark}: {change}, latency {_point_latency_text(point)}"
 
 
 def remedy_table(fix: Fix) -> Table:
-    """Return the result of each rewrite: the applied ones first."""
+    """Return the result of each rewrite, the applied ones first."""
     rows = []
-    for remedy in sorted(fix.remedies, key=lambda each: _STATUS_ORDER.index(each.status)):
+    for remedy in sorted(fix.remedies, key=lambda remedy: _STATUS_ORDER.index(remedy.status)):
         status = Cell(remedy.status, is_strong=remedy.status == "applied")
         name, rule = Cell(plain(remedy.name), is_code=True), Cell(plain(remedy.rule), is_code=True)
         reason = _reason_with_weights(remedy, fix.remedies)
@@ -210,7 +212,11 @@ def _remedy_weights_text(remedy: Remedy) -> str:
 
 
 def _reason_with_weights(remedy: Remedy, remedies: Sequence[Remedy]) -> str:
-    """Return the reason, after the weights if the rewrite ended differently for other weights."""
+    """Return the reason; after the weights if there is another result of the rewrite."""
     reason, weights = plain(remedy.reason), _remedy_weights_text(remedy)
-    same = [r for r in remedies if (r.name, r.rule) == (remedy.name, remedy.rule)]
-    return f"{weights}: {reason}" if len(same) > 1 and weights else reason
+    same_rewrite = [
+        candidate
+        for candidate in remedies
+        if (candidate.name, candidate.rule) == (remedy.name, remedy.rule)
+    ]
+    return f"{weights}: {reason}" if len(same_rewrite) > 1 and weights else reason

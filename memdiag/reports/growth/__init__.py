@@ -15,15 +15,15 @@ from memdiag.units import counted
 def document(growth: Growth) -> Document:
     """Return the report of `growth`."""
     answer = growth_headline(growth)
-    stayed = malloc_block_table(growth)
+    stayed_blocks = malloc_block_table(growth)
     blocks = [
         SentenceBlock(title="What to do", text=answer.advice, detail=Detail.ANSWER),
         _growth_picture_block(growth),
         TableBlock(
             title="Blocks of malloc that came into use and stayed",
-            table=stayed,
+            table=stayed_blocks,
             detail=Detail.ALL,
-            short=f"{counted(len(stayed.rows), 'kind')} of blocks that stayed",
+            short=f"{counted(len(stayed_blocks.rows), 'kind')} of blocks that stayed",
         ),
         notes_block(growth.notes),
     ]
@@ -43,10 +43,10 @@ def document(growth: Growth) -> Document:
 
 
 def _growth_picture_block(growth: Growth) -> PictureBlock:
-    hint = ["The shaded part is the warm-up."]
+    hints = ["The shaded part is the warm-up."]
     has_owners = bool(growth_chart(growth).layers)
     if has_owners:
-        hint.append(
+        hints.append(
             "Stripes and dotted lines mark memory that nothing uses: slack of arenas, and freed"
             " blocks."
         )
@@ -54,7 +54,7 @@ def _growth_picture_block(growth: Growth) -> PictureBlock:
     return PictureBlock(
         title=f"Memory over {growth.unit}s",
         alt=f"Resident set{owners}. {growth_headline(growth).first}",
-        hint=" ".join(hint),
+        hint=" ".join(hints),
     )
 
 

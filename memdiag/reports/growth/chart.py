@@ -27,7 +27,7 @@ class SlopeLine:
     """The slope as a line between two points.
 
     Attributes:
-        of_owner: the index of the owner whose growth has this slope; None for the resident set.
+        of_owner: the index of the owner that grows with this slope; None for the resident set.
     """
 
     x: tuple[float, float]
@@ -63,14 +63,14 @@ class GrowthChart:
 
     Attributes:
         x_label: the name of the horizontal axis.
-        x, resident_bytes: the resident set after runs, or at the moments only.
+        x, resident_bytes: the resident set after runs, or only at the moments.
         has_samples: whether it is known after each run.
         moments_x: the moments.
         growth_x: the moments from `since` on. A leak may be small next to the growth before the end
-            of the warm-up, which is left out then.
+            of the warm-up, which is then left out.
         warm_up: the position of the end of the warm-up.
-        since: the words for the moment that growth by owner is relative to.
-        min_range_bytes: the least height of the chart of growth, so that noise looks like noise.
+        since: the words for the moment from which growth by owner is counted.
+        min_range_bytes: the minimum height of the chart of growth, so that noise looks small.
     """
 
     unit: str
@@ -88,12 +88,12 @@ class GrowthChart:
 
 
 def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
-    """Return the chart of `growth` with at most about `max_points` points of the curve."""
+    """Return the chart of `growth`. Its curve has about `max_points` points at most."""
     moments = attributed_moments(growth)
     series = owner_series(growth)
     is_bad = growth.is_leak_or_kept
     since = warm_up_index(growth, moments) if is_bad and moments else 0
-    judged = judged_series(growth, series)
+    judged_owner = judged_series(growth, series)
     has_samples = bool(growth.samples) and growth.unit != "second"
     if has_samples:
         xs: list[float] = [sample.run for sample in growth.samples]
@@ -101,23 +101,23 @@ def growth_chart(growth: Growth, *, max_points: int = 3000) -> GrowthChart:
     else:
         xs = [moment_position(growth, moment) for moment in growth.moments]
         sizes = [moment.resident_bytes for moment in growth.moments]
-    kept = thinned_indices(sizes, max_points)
+    indices = thinned_indices(sizes, max_points)
     positions = tuple(moment_position(growth, moment) for moment in moments)
     units = {"run": "runs", "reload": "reloads", "second": "seconds"}
     return GrowthChart(
         unit=growth.unit,
         x_label=units[growth.unit],
-        x=tuple(xs[index] for index in kept),
-        resident_bytes=tuple(sizes[index] for index in kept),
+        x=tuple(xs[index] for index in indices),
+        resident_bytes=tuple(sizes[index] for index in indices),
         has_samples=has_samples,
-        # Runs that ended early may have ended before that.
+        # Runs that ended early may have ended before the warm-up did.
         warm_up=min(max(0.0, warm_up_position(growth)), xs[-1]),
         moments_x=positions,
         growth_x=positions[since:],
-        layers=_growth_layers(growth, series, judged, since),
+        layers=_growth_layers(growth, series, judged_owner, since),
         since=_growth_start_words(growth, is_bad=is_bad),
         min_range_bytes=0 if is_bad else MIB,
-        slope=_slope_line(growth, series, judged, since),
+        slope=_slope_line(growth, series, judged_owner, since),
     )
 
 
@@ -128,37 +128,38 @@ def _growth_start_words(growth: Growth, *, is_bad: bool) -> str:
 
 
 def _growth_layers(
-    growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
+    growth: Growth, series: Sequence[OwnerSeries], judged_owner: OwnerSeries | None, since: int
 ) -> tuple[GrowthLayer, ...]:
-    changes = [tuple(size - each.bytes[since] for size in each.bytes[since:]) for each in series]
-    moved = [max(map(abs, change)) for change in changes]
-    largest = max(moved, default=0)
+    changes = [tuple(size - owner.bytes[since] for size in owner.bytes[since:]) for owner in series]
+    largest_changes = [max(map(abs, change)) for change in changes]
+    largest_change = max(largest_changes, default=0)
     return tuple(
         GrowthLayer(
-            kind=each.kind,
-            label=each.label,
-            is_idle=each.is_idle,
-            is_judged=each is judged or (judged is None and each.growing == growth.owner),
-            is_drawn=largest > 0 and size >= MIN_OWNER_LINE_SHARE * largest,
+            kind=owner.kind,
+            label=owner.label,
+            is_idle=owner.is_idle,
+            is_judged=owner is judged_owner
+            or (judged_owner is None and owner.growing == growth.owner),
+            is_drawn=largest_change > 0 and size >= MIN_OWNER_LINE_SHARE * largest_change,
             grown=format_size(change[-1], signed=True),
-            resident_bytes=each.resident_bytes,
+            resident_bytes=owner.resident_bytes,
             growth_bytes=change,
         )
-        for each, change, size in zip(series, changes, moved, strict=True)
+        for owner, change, size in zip(series, changes, largest_changes, strict=True)
     )
 
 
 def _slope_line(
-    growth: Growth, series: Sequence[OwnerSeries], judged: OwnerSeries | None, since: int
+    growth: Growth, series: Sequence[OwnerSeries], judged_owner: OwnerSeries | None, since: int
 ) -> SlopeLine | None:
-    """Return the slope to draw: only of growth that had not ended."""
+    """Return the slope to draw; None if the growth had ended."""
     if growth.slope is None or not (growth.is_leak_or_kept or growth.verdict == "undecided"):
         return None
-    if judged is None:
+    if judged_owner is None:
         moments, sizes = growth.moments, [moment.resident_bytes for moment in growth.moments]
     else:
         moments = attributed_moments(growth)[since:]
-        sizes = [size - judged.bytes[since] for size in judged.bytes[since:]]
+        sizes = [size - judged_owner.bytes[since] for size in judged_owner.bytes[since:]]
     xs = [moment_position(growth, moment) for moment in moments]
     per_unit = growth.slope.bytes_per_unit
     offset = statistics.median(y - per_unit * x for x, y in zip(xs, sizes, strict=True))
@@ -166,5 +167,5 @@ def _slope_line(
         x=(xs[0], xs[-1]),
         bytes=(offset + per_unit * xs[0], offset + per_unit * xs[-1]),
         text=slope_text(growth.slope, growth.unit),
-        of_owner=None if judged is None else series.index(judged),
+        of_owner=None if judged_owner is None else series.index(judged_owner),
     )

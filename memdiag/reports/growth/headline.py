@@ -55,12 +55,12 @@ def growth_headline(growth: Growth) -> GrowthHeadline:
 
 def reload_line(growth: Growth) -> str:
     """Return the resident set after some of the reloads; empty if there were none."""
-    sizes = {sample.run: sample.resident_bytes for sample in growth.samples}
-    if growth.unit != "reload" or not sizes:
+    size_by_run = {sample.run: sample.resident_bytes for sample in growth.samples}
+    if growth.unit != "reload" or not size_by_run:
         return ""
-    last = max(sizes)
-    listed_runs = [run for run in sizes if run in (*_SHOWN_RELOADS, last)]
-    texts = ", ".join(f"{run:,}: {format_size(sizes[run])}" for run in listed_runs)
+    last_run = max(size_by_run)
+    listed_runs = [run for run in size_by_run if run in (*_SHOWN_RELOADS, last_run)]
+    texts = ", ".join(f"{run:,}: {format_size(size_by_run[run])}" for run in listed_runs)
     return f"Resident set after reload {texts}."
 
 
@@ -70,27 +70,27 @@ def _plain_sentence(text: str) -> str:
 
 
 def _growth_facts(growth: Growth) -> list[str]:
-    last = growth.moments[-1] if growth.moments else None
+    last_moment = growth.moments[-1] if growth.moments else None
     if growth.unit == "second":
-        facts = [f"observed for {format_duration(last.time_s if last else 0.0)}"]
+        facts = [f"observed for {format_duration(last_moment.time_s if last_moment else 0.0)}"]
     else:
         facts = [_run_count_text(growth)]
-    if varied := _variation_text(growth):
-        facts.append(varied)
+    if variation := _variation_text(growth):
+        facts.append(variation)
     if growth.onnxruntime:
         facts.append(f"onnxruntime {plain(growth.onnxruntime)}")
     return facts
 
 
 def _run_count_text(growth: Growth) -> str:
-    """Return the number of runs, and the run of the last reading of memory if that was earlier."""
+    """Return the number of runs, and the last run at which memory was read if that was earlier."""
     text = counted(growth.runs, growth.unit)
     if not growth.is_run_count_exact:
         return f"at least {text}"
-    last = growth.moments[-1].run if growth.moments else growth.runs
-    if growth.kind != "program" or last >= growth.runs:
+    last_run = growth.moments[-1].run if growth.moments else growth.runs
+    if growth.kind != "program" or last_run >= growth.runs:
         return text
-    return f"{text}, last reading after {last:,}"
+    return f"{text}, last reading after {last_run:,}"
 
 
 def _variation_text(growth: Growth) -> str:
@@ -98,8 +98,8 @@ def _variation_text(growth: Growth) -> str:
         f"{plain(name)} {low} to {high}" for name, (low, high) in growth.dimensions.items()
     )
     shapes = f"sizes ({sizes})" if sizes else "sizes"
-    names = {"content": "contents", "shape": shapes}
-    varied = [names[each] for each in growth.varied if each != "none"]
-    if varied:
-        return f"other {' and '.join(varied)} in each {growth.unit}"
+    name_by_kind = {"content": "contents", "shape": shapes}
+    varied_names = [name_by_kind[kind] for kind in growth.varied if kind != "none"]
+    if varied_names:
+        return f"other {' and '.join(varied_names)} in each {growth.unit}"
     return f"the same inputs in each {growth.unit}" if growth.varied else ""

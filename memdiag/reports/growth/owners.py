@@ -24,8 +24,8 @@ class OwnerSeries:
         growing: the owner in the words of the verdict.
         is_idle: whether nothing uses the memory: slack of arenas, and freed blocks.
         resident_bytes: the resident bytes at each moment.
-        bytes: what growth is judged by: for blocks of malloc and values in arenas their sizes,
-            resident or not, otherwise the resident bytes.
+        bytes: the sizes by which growth is judged. For blocks of malloc and values in arenas they
+            are the sizes, resident or not, for other owners the resident bytes.
     """
 
     kind: OwnerKind
@@ -41,7 +41,7 @@ class OwnerSeries:
 
 
 def moment_position(growth: Growth, moment: Moment) -> float:
-    """Return where `moment` is in time: the number of runs, or seconds if runs are not known."""
+    """Return the time of `moment`: the number of runs, or seconds if runs are not known."""
     return moment.position(growth.unit)
 
 
@@ -53,17 +53,21 @@ def warm_up_position(growth: Growth) -> float:
 def attributed_moments(growth: Growth) -> tuple[Moment, ...]:
     """Return the moments whose owners are known, without those whose heap could not be read.
 
-    They are the moments that the verdict depends on. If no heap could be read, all are returned.
+    The verdict depends on these moments. If no heap could be read, all are returned.
     """
-    compared = compared_moments(growth.moments)
-    return compared if any(moment.owners for moment in compared) else ()
+    moments = compared_moments(growth.moments)
+    return moments if any(moment.owners for moment in moments) else ()
 
 
 def warm_up_index(growth: Growth, moments: Sequence[Moment]) -> int:
-    """Return the index of the first of `moments` after the warm-up; the last one if none is."""
-    end = warm_up_position(growth)
-    after = (i for i, moment in enumerate(moments) if moment_position(growth, moment) >= end)
-    return next(after, len(moments) - 1)
+    """Return the index of the first of `moments` after the warm-up, or of the last one."""
+    warm_up_end = warm_up_position(growth)
+    later_indices = (
+        index
+        for index, moment in enumerate(moments)
+        if moment_position(growth, moment) >= warm_up_end
+    )
+    return next(later_indices, len(moments) - 1)
 
 
 def has_later_reading(growth: Growth) -> bool:
@@ -75,14 +79,14 @@ def has_later_reading(growth: Growth) -> bool:
 def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
     """Return each owner at the attributed moments, in a fixed order, without empty owners.
 
-    Their resident bytes sum up to the resident set.
+    The sum of their resident bytes is the resident set.
     """
     moments = attributed_moments(growth)
-    found: list[OwnerSeries] = []
+    series: list[OwnerSeries] = []
     for kind in _OWNER_ORDER:
-        resident = tuple(moment.bytes_of(kind) for moment in moments)
+        resident_bytes = tuple(moment.bytes_of(kind) for moment in moments)
         if kind == "arena":
-            found += _arena_series(moments, resident)
+            series += _arena_series(moments, resident_bytes)
             continue
         sizes = (
             _complete_readings([moment.heap_bytes for moment in moments])
@@ -91,42 +95,42 @@ def owner_series(growth: Growth) -> tuple[OwnerSeries, ...]:
         )
         patterns = _complete_readings([moment.pattern_bytes for moment in moments])
         if sizes and patterns and max(patterns) >= MIN_PATTERN_BYTES:
-            in_patterns = tuple(map(min, patterns, resident))
-            resident = tuple(map(sub, resident, in_patterns))
-            found.append(
+            resident_patterns = tuple(map(min, patterns, resident_bytes))
+            resident_bytes = tuple(map(sub, resident_bytes, resident_patterns))
+            series.append(
                 OwnerSeries(
                     kind=kind,
                     label=OWNER_LABELS["patterns"],
                     growing="patterns",
                     is_idle=False,
-                    resident_bytes=in_patterns,
+                    resident_bytes=resident_patterns,
                     bytes=patterns,
                 )
             )
-        found.append(
+        series.append(
             OwnerSeries(
                 kind=kind,
                 label=_growing_owner_label(kind),
                 growing=GROWING_OWNERS[kind],
                 is_idle=kind == "allocator_retained",
-                resident_bytes=resident,
-                bytes=sizes or resident,
+                resident_bytes=resident_bytes,
+                bytes=sizes or resident_bytes,
             )
         )
-    return tuple(each for each in found if any(each.bytes) or any(each.resident_bytes))
+    return tuple(owner for owner in series if any(owner.bytes) or any(owner.resident_bytes))
 
 
 def _growing_owner_label(kind: OwnerKind) -> str:
-    """Return the verdict's label of `kind`, or the X-ray's label where verdicts do not name it."""
+    """Return the verdict's label of `kind`, or the X-ray's label if verdicts do not name it."""
     owner = GROWING_OWNERS[kind]
     is_named = kind == "other_heap" or kinds_of(owner) == (kind,)
     return OWNER_LABELS[owner] if is_named else OWNER_KIND_LABELS[kind]
 
 
 def _arena_series(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple[OwnerSeries, ...]:
-    """Return the values in arenas, and the slack; together if the chunks are not known."""
-    used = _complete_readings([moment.arena_used_bytes for moment in moments])
-    if used is None:
+    """Return the values and the slack of arenas; as one owner if the chunks are not known."""
+    used_bytes = _complete_readings([moment.arena_used_bytes for moment in moments])
+    if used_bytes is None:
         return (
             OwnerSeries(
                 kind="arena",
@@ -137,16 +141,16 @@ def _arena_series(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple
                 bytes=resident,
             ),
         )
-    in_use = tuple(min(each) for each in zip(used, resident, strict=True))
-    slack = tuple(whole - part for whole, part in zip(resident, in_use, strict=True))
+    resident_used = tuple(min(sizes) for sizes in zip(used_bytes, resident, strict=True))
+    slack = tuple(whole - part for whole, part in zip(resident, resident_used, strict=True))
     return (
         OwnerSeries(
             kind="arena",
             label=OWNER_LABELS["arena"],
             growing="arena",
             is_idle=False,
-            resident_bytes=in_use,
-            bytes=used,
+            resident_bytes=resident_used,
+            bytes=used_bytes,
         ),
         OwnerSeries(
             kind="arena",
@@ -160,35 +164,37 @@ def _arena_series(moments: Sequence[Moment], resident: tuple[int, ...]) -> tuple
 
 
 def _complete_readings(values: Sequence[int | None]) -> tuple[int, ...] | None:
-    known = tuple(value for value in values if value is not None)
-    return known if known and len(known) == len(values) else None
+    known_values = tuple(value for value in values if value is not None)
+    return known_values if known_values and len(known_values) == len(values) else None
 
 
 def judged_series(growth: Growth, series: Sequence[OwnerSeries]) -> OwnerSeries | None:
-    """Return the owner whose slope a leak or kept values are judged by; None for other verdicts."""
+    """Return the owner whose slope decides on a leak or kept values; None for other verdicts."""
     if not growth.is_leak_or_kept or growth.owner is None:
         return None
     # Sessions consist of blocks and of values in arenas.
     owners = ("heap", "arena") if growth.owner == "sessions" else (growth.owner,)
     since = warm_up_index(growth, attributed_moments(growth))
-    candidates = [each for each in series if each.growing in owners]
-    return max(candidates, key=lambda each: each.growth_bytes(since), default=None)
+    candidates = [owner for owner in series if owner.growing in owners]
+    return max(candidates, key=lambda owner: owner.growth_bytes(since), default=None)
 
 
 def growth_owner_table(growth: Growth) -> Table:
-    """Return the table of owners: the first moment, the end of the warm-up, the end, the growth."""
+    """Return the owners at the first moment, after the warm-up and at the end, and their growth."""
     series = owner_series(growth)
     moments = attributed_moments(growth) if series else growth.moments
     since = warm_up_index(growth, moments)
-    whole = tuple(moment.resident_bytes for moment in moments)
+    resident_bytes = tuple(moment.resident_bytes for moment in moments)
     span = moment_position(growth, moments[-1]) - moment_position(growth, moments[since])
-    judged = judged_series(growth, series)
-    ordered = sorted(series, key=lambda each: -each.bytes[-1])
-    rows = [_owner_growth_row(Cell("resident set"), whole, since, span)]
-    for each in ordered:
-        cell = Cell(each.label, color=f"var(--{each.kind.replace('_', '-')})")
-        is_judged = each is judged or (judged is None and each.growing == growth.owner)
-        rows.append(_owner_growth_row(cell, each.bytes, since, span, is_strong=is_judged, level=1))
+    judged_owner = judged_series(growth, series)
+    ordered_owners = sorted(series, key=lambda owner: -owner.bytes[-1])
+    rows = [_owner_growth_row(Cell("resident set"), resident_bytes, since, span)]
+    for owner in ordered_owners:
+        cell = Cell(owner.label, color=f"var(--{owner.kind.replace('_', '-')})")
+        is_judged = owner is judged_owner or (
+            judged_owner is None and owner.growing == growth.owner
+        )
+        rows.append(_owner_growth_row(cell, owner.bytes, since, span, is_strong=is_judged, level=1))
     headings = ("start", "warm-up", "end", "growth", f"a {growth.unit}")
     return Table(
         columns=(
@@ -213,13 +219,16 @@ def _owner_growth_row(
     is_strong: bool = False,
     level: int = 0,
 ) -> Row:
-    grown = sizes[-1] - sizes[since]
-    # A rate below half a byte is none.
-    rate = round(grown / span) if span > 0 else 0
+    growth_bytes = sizes[-1] - sizes[since]
+    # A rate below half a byte is shown as no rate.
+    rate = round(growth_bytes / span) if span > 0 else 0
     return Row(
         name,
         *(_owner_size_cell(sizes[index]) for index in (0, since, -1)),
-        Cell(format_size(grown, signed=True) if grown else "0", title=f"{grown:+,} bytes"),
+        Cell(
+            format_size(growth_bytes, signed=True) if growth_bytes else "0",
+            title=f"{growth_bytes:+,} bytes",
+        ),
         format_rate(rate, signed=True) if rate else "",
         is_strong=is_strong,
         level=level,
@@ -231,17 +240,20 @@ def _owner_size_cell(size: int) -> Cell:
 
 
 def _owner_moments_caption(growth: Growth, moments: Sequence[Moment], since: int) -> str:
-    first, warm, last = (moment_text(growth, moments[index]) for index in (0, since, -1))
+    first_text, warm_up_text, last_text = (
+        moment_text(growth, moments[index]) for index in (0, since, -1)
+    )
     return (
-        f"After {first}, after the warm-up ({warm}), and at the end ({last}); growth since the"
-        " warm-up. The owners are resident bytes, except malloc blocks and arena values in use."
+        f"After {first_text}, after the warm-up ({warm_up_text}), and at the end ({last_text});"
+        " growth since the warm-up."
+        " The owners are resident bytes, except malloc blocks and arena values in use."
         " These two rows also count memory that is not resident, so rows may not add up to the"
         " resident set. Unnamed is private memory of no known owner."
     )
 
 
 def moment_text(growth: Growth, moment: Moment) -> str:
-    """Return where `moment` is in time, in words: ``run 30``, ``12 s``."""
+    """Return the time of `moment` in words: ``run 30``, ``12 s``."""
     if growth.unit == "second":
         return format_duration(moment.time_s)
     return f"{growth.unit} {moment.run:,}"

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIN_RANGE_SHARE = 0.04
-"""Share of the resident set that the height of its chart is at least, so that noise looks like
-noise."""
+"""Share of the resident set that its chart has at least as height, so that noise looks small."""
 
 _OWNER_LEGEND_COLUMNS = 3
 _TEXT_PLATE = {"facecolor": COLOR.surface, "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
@@ -33,20 +32,20 @@ def draw(growth: Growth) -> Figure:
     height, ratios = (9.6, (1, 1, 1.25)) if has_owners else (3.6, (1,))
     figure = picture.titled_figure(height, answer.subject, capitalized(answer.first))
     grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
-    curve = figure.add_subplot(grid[0])
-    _draw_curve(curve, chart)
-    lowest = curve
+    curve_axes = figure.add_subplot(grid[0])
+    _draw_curve(curve_axes, chart)
+    lowest_axes = curve_axes
     if has_owners:
-        lines = figure.add_subplot(grid[1], sharex=curve)
-        _draw_growth(lines, chart)
-        lowest = figure.add_subplot(grid[2], sharex=curve)
-        _draw_owners(lowest, chart)
-        for axes in (curve, lines):
+        lines_axes = figure.add_subplot(grid[1], sharex=curve_axes)
+        _draw_growth(lines_axes, chart)
+        lowest_axes = figure.add_subplot(grid[2], sharex=curve_axes)
+        _draw_owners(lowest_axes, chart)
+        for axes in (curve_axes, lines_axes):
             axes.tick_params(axis="x", labelbottom=False)
-    lowest.set_xlabel(chart.x_label, loc="left")
-    end = max((*chart.x, *chart.moments_x, 1.0))
-    lowest.set_xlim(0, end)
-    lowest.xaxis.set_major_formatter("{x:,.10g}")
+    lowest_axes.set_xlabel(chart.x_label, loc="left")
+    x_end = max((*chart.x, *chart.moments_x, 1.0))
+    lowest_axes.set_xlim(0, x_end)
+    lowest_axes.xaxis.set_major_formatter("{x:,.10g}")
     figure.align_ylabels()
     return figure
 
@@ -57,7 +56,7 @@ def _draw_curve(axes: Axes, chart: GrowthChart) -> None:
     unit, name = picture.size_unit(max(chart.resident_bytes, default=0))
     sizes = [size / unit for size in chart.resident_bytes]
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
-    # Also between moments: a line would show one step as growth from each to the next.
+    # Steps also between moments, because a sloped line would show one step as steady growth.
     axes.plot(chart.x, sizes, drawstyle="steps-post", color=COLOR.anonymous, lw=1.8)
     low, high = min(sizes, default=0.0), max(sizes, default=1.0)
     middle, height = (low + high) / 2, max(1.3 * (high - low), MIN_RANGE_SHARE * high)
@@ -76,7 +75,7 @@ def _draw_slope(axes: Axes, slope: SlopeLine, unit: int) -> None:
     axes.plot(
         slope.x, [size / unit for size in slope.bytes], color=COLOR.peak, lw=1.8, ls="--", zorder=5
     )
-    # Where a line that rises leaves space.
+    # The text is where a rising line leaves space.
     settings: dict[str, Any] = (
         {
             "xy": (1, 0), "xytext": (-6, 6), "xycoords": "axes fraction", "ha": "right",
@@ -98,16 +97,18 @@ def _draw_growth(axes: Axes, chart: GrowthChart) -> None:
     from matplotlib.patheffects import Normal, Stroke
 
     picture.style_axes(axes, f"growth by owner since {chart.since}", grid="y")
-    drawn = [layer for layer in chart.layers if layer.is_drawn]
-    values = [size for layer in drawn for size in layer.growth_bytes]
+    drawn_layers = [layer for layer in chart.layers if layer.is_drawn]
+    values = [size for layer in drawn_layers for size in layer.growth_bytes]
     low, high = float(min((*values, 0))), float(max((*values, 0)))
-    missing = max(chart.min_range_bytes, 1) - (high - low)
-    low, high = (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
+    missing_bytes = max(chart.min_range_bytes, 1) - (high - low)
+    low, high = (
+        (low - missing_bytes / 2, high + missing_bytes / 2) if missing_bytes > 0 else (low, high)
+    )
     unit, name = _growth_unit(max(-low, high))
     axes.axhline(0, color=COLOR.rail, lw=1.0)
     axes.axvspan(0, chart.warm_up, color=COLOR.band, lw=0)
     colors = colors_by_kind("light")
-    for layer in drawn:
+    for layer in drawn_layers:
         (line,) = axes.plot(
             chart.growth_x, [size / unit for size in layer.growth_bytes], marker="o", ms=4,
             color=colors[layer.kind], lw=2.6, ls=":" if layer.is_idle else "-",
@@ -133,29 +134,29 @@ def _draw_owners(axes: Axes, chart: GrowthChart) -> None:
     from matplotlib.patches import Patch
 
     picture.style_axes(axes, "owners of the resident set", grid="y")
-    resident = [each.resident_bytes for each in chart.layers]
-    whole = [sum(sizes) for sizes in zip(*resident, strict=True)]
-    unit, name = picture.size_unit(max(whole))
-    # What grows is on top, where its edge is not shaken by the others.
-    layers = sorted(chart.layers, key=lambda each: (each.is_drawn, each.is_judged))
+    sizes_by_layer = [layer.resident_bytes for layer in chart.layers]
+    totals = [sum(sizes) for sizes in zip(*sizes_by_layer, strict=True)]
+    unit, name = picture.size_unit(max(totals))
+    # Growing owners are on top, where the others do not move their edges.
+    layers = sorted(chart.layers, key=lambda layer: (layer.is_drawn, layer.is_judged))
     colors = colors_by_kind("light")
     areas = axes.stackplot(
-        chart.moments_x, [[size / unit for size in each.resident_bytes] for each in layers],
-        colors=[colors[each.kind] for each in layers], lw=0.4, edgecolor=COLOR.surface,
+        chart.moments_x, [[size / unit for size in layer.resident_bytes] for layer in layers],
+        colors=[colors[layer.kind] for layer in layers], lw=0.4, edgecolor=COLOR.surface,
     )  # fmt: skip
     for area, layer in zip(areas, layers, strict=True):
         if layer.is_idle:
             area.set_hatch("////")
     axes.axvline(chart.warm_up, color=COLOR.rail, lw=1.0, ls=":")
-    axes.set_ylim(0, 1.05 * max(whole) / unit)
+    axes.set_ylim(0, 1.05 * max(totals) / unit)
     axes.set_ylabel(name)
     handles = [
         Patch(
-            fc=colors[each.kind], label=_layer_legend_label(each),
-            hatch="////" if each.is_idle else None,
+            fc=colors[layer.kind], label=_layer_legend_label(layer),
+            hatch="////" if layer.is_idle else None,
             ec=COLOR.surface, lw=0,
         )
-        for each in reversed(layers)
+        for layer in reversed(layers)
     ]  # fmt: skip
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(-0.02, -0.24),

@@ -1,4 +1,4 @@
-"""The report of a memory limit: the smallest that works, and the suggested request and limit."""
+"""The report of a memory limit: the smallest one that works, and suggestions for a container."""
 
 from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit

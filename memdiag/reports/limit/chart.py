@@ -1,4 +1,4 @@
-"""Data of the picture: time against limit, and where a program is killed."""
+"""Data of the picture: time by limit, and the limits under which a program is killed."""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ class LimitChart:
     Attributes:
         y_label: the name of the vertical axis.
         x, ratio: limits that work, and the latency relative to the usual one.
-        load_ratio: the same for loading; None where it is not known.
-        is_slow: whether the limit makes it slow.
+        load_ratio: the same for loading; None if it is not known.
+        is_slow: whether the limit slows the program or model.
         failed: limits under which it does not work.
         failed_label: how it ends under them.
         marks: the smallest limits, and the suggested ones.
@@ -44,10 +44,10 @@ class LimitChart:
 def limit_chart(limit: MemoryLimit) -> LimitChart:
     """Return the data of the chart of `limit`."""
     rows = limit_rows(limit)
-    usual = usual_times(limit.points)
-    limited = [(row.limit_bytes, row) for row in rows if row.limit_bytes is not None]
-    works = [(size, row) for size, row in limited if row.works][::-1]
-    failed = [(size, row) for size, row in limited if not row.works][::-1]
+    normal_times = usual_times(limit.points)
+    limited_rows = [(row.limit_bytes, row) for row in rows if row.limit_bytes is not None]
+    working_rows = [(size, row) for size, row in limited_rows if row.works][::-1]
+    failed_rows = [(size, row) for size, row in limited_rows if not row.works][::-1]
     marks: list[LimitMark] = []
     for size, name in (
         (limit.smallest_bytes, "smallest"),
@@ -63,11 +63,13 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
             marks.append(LimitMark(bytes=size, name=name))
     return LimitChart(
         y_label="latency" if limit.kind == "model" else "duration",
-        x=tuple(size for size, _ in works),
-        ratio=tuple(relative_time(row.latency_s, usual.latency_s) for _, row in works),
-        load_ratio=tuple(relative_time(row.load_s, usual.load_s) for _, row in works),
-        is_slow=tuple(row.slow > 0 for _, row in works),
-        failed=tuple(size for size, _ in failed),
+        x=tuple(size for size, _ in working_rows),
+        ratio=tuple(
+            relative_time(row.latency_s, normal_times.latency_s) for _, row in working_rows
+        ),
+        load_ratio=tuple(relative_time(row.load_s, normal_times.load_s) for _, row in working_rows),
+        is_slow=tuple(row.slow > 0 for _, row in working_rows),
+        failed=tuple(size for size, _ in failed_rows),
         failed_label="fails" if limit.device is not None else "killed, or too slow",
         marks=tuple(marks),
         max_slowdown=limit.max_slowdown,

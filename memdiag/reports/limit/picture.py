@@ -1,4 +1,4 @@
-"""A memory limit as a picture: time against limit, and where it is killed."""
+"""A memory limit as a picture: time by limit, and the limits under which it is killed."""
 
 from __future__ import annotations
 
@@ -35,15 +35,20 @@ def _draw_times(axes: Axes, chart: LimitChart) -> None:
         (chart.y_label, chart.ratio, COLOR.anonymous, "o"),
     ):
         points = zip(chart.x, values, chart.is_slow, strict=True)
-        known = [(x / unit, y, is_slow) for x, y, is_slow in points if y is not None]
-        if known:
-            x, y, _ = zip(*known, strict=True)
+        known_points = [(x / unit, y, is_slow) for x, y, is_slow in points if y is not None]
+        if known_points:
+            x, y, _ = zip(*known_points, strict=True)
             axes.plot(
                 x, y, marker=marker, ms=5, lw=1.6, color=color, mfc=COLOR.surface, label=label
             )
-            slow = [(x, y) for x, y, is_slow in known if is_slow]
+            slow_points = [(x, y) for x, y, is_slow in known_points if is_slow]
             axes.plot(
-                [x for x, _ in slow], [y for _, y in slow], ls="", marker=marker, ms=5, color=color
+                [x for x, _ in slow_points],
+                [y for _, y in slow_points],
+                ls="",
+                marker=marker,
+                ms=5,
+                color=color,
             )
     if chart.failed:
         axes.plot(
@@ -52,9 +57,9 @@ def _draw_times(axes: Axes, chart: LimitChart) -> None:
         )  # fmt: skip
         axes.axvspan(0, max(chart.failed) / unit, color=COLOR.peak_soft, lw=0, zorder=0)
     axes.axhline(chart.max_slowdown, color=COLOR.rail, lw=1.0, ls=":")
-    everything = (*chart.x, *chart.failed, *(mark.bytes for mark in chart.marks))
-    if everything:
-        low, high = min(everything) / unit, max(everything) / unit
+    all_sizes = (*chart.x, *chart.failed, *(mark.bytes for mark in chart.marks))
+    if all_sizes:
+        low, high = min(all_sizes) / unit, max(all_sizes) / unit
         gap = max(0.06 * (high - low), 0.02 * high)
         axes.set_xlim(low - gap, high + gap)
     known_ratios = [y for y in (*chart.ratio, *chart.load_ratio) if y is not None]

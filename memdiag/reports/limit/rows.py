@@ -20,13 +20,13 @@ class LimitRow(NamedTuple):
     Attributes:
         limit_bytes: the limit; None for no limit.
         trials: the number of trials.
-        completed: the number of those that completed.
+        completed: the number of completed trials.
         slow: the number of trials that the limit made slow.
         phases: the phases in which trials ended early.
-        outcomes: how these ended.
-        load_s, latency_s: medians of those that were slow, if there are any, otherwise of those
-            that completed; None without one.
-        refault_bytes: the median of the bytes that these, or all that failed, read again.
+        outcomes: how these trials ended.
+        load_s, latency_s: medians of the slow trials, or of the completed ones if none was slow;
+            None if no trial completed.
+        refault_bytes: the median of the bytes that slow trials read again, or all if none was slow.
         peak_bytes: the largest counted peak; None if it is not known.
         device_bytes: the median of the memory on a GPU; None if it is not known.
     """
@@ -52,40 +52,44 @@ class LimitRow(NamedTuple):
     def result(self) -> str:
         """The result in words: ``works``, ``slow``, ``killed in prepack``."""
         if self.works:
-            some = f" {self.slow} of {self.trials}" if self.slow < self.trials else ""
-            return f"slow{some}" if self.slow else "works"
+            count_text = f" {self.slow} of {self.trials}" if self.slow < self.trials else ""
+            return f"slow{count_text}" if self.slow else "works"
         names = {"timeout": "too slow"}
-        ends = " or ".join(names.get(each, each) for each in self.outcomes)
-        within = f" in {', '.join(self.phases)}" if self.phases else ""
-        works = f"works {self.completed} of {self.trials}, else " if self.completed else ""
-        return f"{works}{ends}{within}"
+        endings = " or ".join(names.get(outcome, outcome) for outcome in self.outcomes)
+        phases_text = f" in {', '.join(self.phases)}" if self.phases else ""
+        working_text = f"works {self.completed} of {self.trials}, else " if self.completed else ""
+        return f"{working_text}{endings}{phases_text}"
 
 
 def limit_rows(limit: MemoryLimit) -> tuple[LimitRow, ...]:
-    """Return a row for each limit, the largest first, and first of all that without a limit."""
-    sizes = sorted({p.limit_bytes for p in limit.points if p.limit_bytes is not None}, reverse=True)
-    groups: list[Sequence[LimitPoint]] = [limit.unlimited] if limit.unlimited else []
-    groups += [[p for p in limit.points if p.limit_bytes == size] for size in sizes]
-    return tuple(map(_limit_row, groups))
+    """Return a row for the trials without a limit, then for each limit, the largest first."""
+    sizes = sorted(
+        {point.limit_bytes for point in limit.points if point.limit_bytes is not None}, reverse=True
+    )
+    points_by_limit: list[Sequence[LimitPoint]] = [limit.unlimited] if limit.unlimited else []
+    points_by_limit += [
+        [point for point in limit.points if point.limit_bytes == size] for size in sizes
+    ]
+    return tuple(map(_limit_row, points_by_limit))
 
 
 def _limit_row(points: Sequence[LimitPoint]) -> LimitRow:
-    completed = [point for point in points if point.is_completed]
-    failed = [point for point in points if not point.is_completed]
-    slow = [point for point in completed if point.is_slow]
+    completed_points = [point for point in points if point.is_completed]
+    failed_points = [point for point in points if not point.is_completed]
+    slow_points = [point for point in completed_points if point.is_slow]
     peaks = [point.peak_bytes for point in points if point.peak_bytes is not None]
-    timed = slow or completed
+    timed_points = slow_points or completed_points
     on_device = _known_median(point.device_bytes for point in points)
-    refaults = [point.refault_bytes + point.load_refault_bytes for point in slow or points]
+    refaults = [point.refault_bytes + point.load_refault_bytes for point in slow_points or points]
     return LimitRow(
         limit_bytes=points[0].limit_bytes,
         trials=len(points),
-        completed=len(completed),
-        slow=len(slow),
-        phases=tuple(dict.fromkeys(point.phase for point in failed if point.phase)),
-        outcomes=tuple(dict.fromkeys(point.outcome for point in failed)),
-        load_s=_known_median(point.load_s for point in timed),
-        latency_s=_known_median(point.latency_s for point in timed),
+        completed=len(completed_points),
+        slow=len(slow_points),
+        phases=tuple(dict.fromkeys(point.phase for point in failed_points if point.phase)),
+        outcomes=tuple(dict.fromkeys(point.outcome for point in failed_points)),
+        load_s=_known_median(point.load_s for point in timed_points),
+        latency_s=_known_median(point.latency_s for point in timed_points),
         refault_bytes=round(statistics.median(refaults)),
         peak_bytes=max(peaks, default=None),
         device_bytes=None if on_device is None else round(on_device),
@@ -93,17 +97,17 @@ def _limit_row(points: Sequence[LimitPoint]) -> LimitRow:
 
 
 def _known_median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return statistics.median(known_values) if known_values else None
 
 
-def relative_time(seconds: float | None, usual: float | None) -> float | None:
-    """Return a time relative to the usual one; None if one is not known."""
-    return seconds / usual if seconds is not None and usual else None
+def relative_time(seconds: float | None, usual_seconds: float | None) -> float | None:
+    """Return a time divided by the usual one; None if either is not known."""
+    return seconds / usual_seconds if seconds is not None and usual_seconds else None
 
 
 def trial_table(limit: MemoryLimit) -> Table:
-    """Return the table of all limits that were tried, the largest first."""
+    """Return the table of all tried limits, the largest first."""
     rows = limit_rows(limit)
     is_model = limit.kind == "model"
     table = Table(
@@ -145,47 +149,49 @@ def trial_table(limit: MemoryLimit) -> Table:
 
 
 def slowdown_texts(limit: MemoryLimit, row: LimitRow) -> list[str]:
-    """Return by what a limit makes it slow: ``latency × 1.50``, ``loading × 3.0``; often nothing.
+    """Return how a limit slows the trials: ``latency × 1.50``, ``loading × 3.0``; often nothing.
 
-    Where nothing was read again, times differ by what else the machine does, and not by the limit.
+    If nothing was read again, times differ by other work of the machine, not by the limit.
     """
     if not row.slow:
         return []
-    usual = usual_times(limit.points)
+    normal_times = usual_times(limit.points)
     parts = []
-    ratio = relative_time(row.latency_s, usual.latency_s)
+    ratio = relative_time(row.latency_s, normal_times.latency_s)
     if ratio is not None and ratio > limit.max_slowdown:
         parts.append(f"{'latency' if limit.kind == 'model' else 'duration'} × {ratio:.2f}")
-    loading = relative_time(row.load_s, usual.load_s)
-    if loading is not None and loading > LOAD_SLOWDOWN:
-        parts.append(f"loading × {loading:.1f}")
+    load_ratio = relative_time(row.load_s, normal_times.load_s)
+    if load_ratio is not None and load_ratio > LOAD_SLOWDOWN:
+        parts.append(f"loading × {load_ratio:.1f}")
     return parts
 
 
 def _trial_caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
-    """Return what slow means, and why times differ where it is not said."""
+    """Return what slow means, and why other times differ."""
     if limit.device is not None:
         return (
             f"limit: {DEVICE_LIMIT_OPTION}, of the arena; on the GPU: all of the process after the"
             " runs; times of different processes differ"
         )
-    others = "where nothing was read again, times differ by what else the machine does"
+    remark = "where nothing was read again, times differ by what else the machine does"
     if not any(row.slow for row in rows):
-        return others
-    name, loading = "latency", f" (loading: {LOAD_SLOWDOWN:g} ×)"
+        return remark
+    name, load_text = "latency", f" (loading: {LOAD_SLOWDOWN:g} ×)"
     if limit.kind == "program":
-        name, loading = "duration", ""
+        name, load_text = "duration", ""
     return (
         f"slow: contents of files were dropped and read again, and the {name} is more than"
-        f" {limit.max_slowdown:g} × the shortest{loading}; {others}"
+        f" {limit.max_slowdown:g} × the shortest{load_text}; {remark}"
     )
 
 
 def _limit_remark(limit: MemoryLimit, row: LimitRow) -> str:
     if row.limit_bytes is None:
         return ""
-    names = {limit.smallest_bytes: "smallest"}
+    remark_by_limit = {limit.smallest_bytes: "smallest"}
     if limit.comfortable_bytes is not None and limit.device is None:
-        both = limit.smallest_bytes == limit.comfortable_bytes
-        names[limit.comfortable_bytes] = "smallest, no slowdown" if both else "no slowdown"
-    return names.get(row.limit_bytes, "")
+        is_both = limit.smallest_bytes == limit.comfortable_bytes
+        remark_by_limit[limit.comfortable_bytes] = (
+            "smallest, no slowdown" if is_both else "no slowdown"
+        )
+    return remark_by_limit.get(row.limit_bytes, "")

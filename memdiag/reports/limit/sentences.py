@@ -21,7 +21,7 @@ MAX_SUBJECT_COMMAND = 60
 MIN_UNCOUNTED_BYTES = MIB
 
 MIN_FAILED_SHARE = 0.9
-"""Share of the smallest limit from which on a limit that fails shows that no less is enough."""
+"""Share of the smallest limit from which on a failed limit shows that no smaller one works."""
 
 
 class LimitHeadline(NamedTuple):
@@ -30,11 +30,11 @@ class LimitHeadline(NamedTuple):
     Attributes:
         subject: the file of the model, or the command.
         advice: the limit and request to set.
-        first: the sentence after the subject that states in which limits it works.
+        first: the sentence after the subject, which states the limits that work.
         second: what was not counted, how it ends under smaller limits, and what the memory is.
         facts: the release, the number of trials, and the time that the search took.
         ended: why the search ended early, or was not possible; empty otherwise.
-        ended_label: the words before that.
+        ended_label: the label of `ended`.
     """
 
     subject: str
@@ -47,7 +47,7 @@ class LimitHeadline(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The limit and request to set, and in which limits it works."""
+        """The limit and request to set, and the limits that work."""
         return f"{self.subject}: {self.advice} It {self.first}"
 
 
@@ -92,26 +92,32 @@ def _device_headline(limit: MemoryLimit) -> LimitHeadline:
 
 
 def _limit_answer(limit: MemoryLimit) -> str:
-    smallest, comfortable = limit.smallest_bytes, limit.comfortable_bytes
+    smallest_bytes, comfortable_bytes = limit.smallest_bytes, limit.comfortable_bytes
     sizes = sizes_clause(limit.dimensions)
-    where = f", {sizes}" if sizes else ""
-    if smallest is None:
-        return f"{_unlimited_peak_text(limit)}{where}."
-    works = f"works in {format_size(smallest)}"
-    if comfortable == smallest:
-        failed = limit.largest_failed
-        is_found = failed is not None and (failed.limit_bytes or 0) > MIN_FAILED_SHARE * smallest
-        return f"{works} without slowdown{', and in no less' if is_found else ''}{where}."
+    sizes_text = f", {sizes}" if sizes else ""
+    if smallest_bytes is None:
+        return f"{_unlimited_peak_text(limit)}{sizes_text}."
+    working_text = f"works in {format_size(smallest_bytes)}"
+    if comfortable_bytes == smallest_bytes:
+        failed_point = limit.largest_failed
+        is_found = (
+            failed_point is not None
+            and (failed_point.limit_bytes or 0) > MIN_FAILED_SHARE * smallest_bytes
+        )
+        return (
+            f"{working_text} without slowdown{', and in no less' if is_found else ''}{sizes_text}."
+        )
     if all(point.latency_s is None for point in limit.points):
-        # A server that is ended after some time: nothing shows how far it got.
-        works = f"is not killed in {format_size(smallest)}"
+        # The program is a server that is ended after some time. Nothing shows how far it got.
+        working_text = f"is not killed in {format_size(smallest_bytes)}"
         reason = " (contents of files are dropped and read again; its work was not measured)"
     else:
         reason = _slowness_clause(limit)
-    if comfortable is None:
-        return f"{works}{reason}; no limit without slowdown was found{where}."
-    verb = "works " if works.startswith("is") else ""
-    return f"{works}{reason}, and {verb}without slowdown in {format_size(comfortable)}{where}."
+    if comfortable_bytes is None:
+        return f"{working_text}{reason}; no limit without slowdown was found{sizes_text}."
+    verb = "works " if working_text.startswith("is") else ""
+    comfortable_size = format_size(comfortable_bytes)
+    return f"{working_text}{reason}, and {verb}without slowdown in {comfortable_size}{sizes_text}."
 
 
 def _unlimited_peak_text(limit: MemoryLimit) -> str:
@@ -127,7 +133,7 @@ def _unlimited_peak_text(limit: MemoryLimit) -> str:
 
 
 def _slowness_clause(limit: MemoryLimit) -> str:
-    """Return what the smallest limit costs: `` (latency × 1.18, loading × 3.0: …)``."""
+    """Return what the smallest limit costs in time: `` (latency × 1.18, loading × 3.0: …)``."""
     # A damaged record may have no trial at this limit.
     rows = [row for row in limit_rows(limit) if row.limit_bytes == limit.smallest_bytes]
     parts = slowdown_texts(limit, rows[0]) if rows else []
@@ -153,14 +159,16 @@ def _smaller_limit_text(limit: MemoryLimit) -> str:
     if point.outcome == "killed":
         return f"In {size} it is killed{_ended_phase_clause(point)}."
     if point.outcome == "timeout":
-        killed = [each for each in limit.limited if each.outcome == "killed"]
-        end = "."
-        if killed:
-            size_killed = format_size(killed[-1].limit_bytes or 0)
-            end = f", and in {size_killed} it is killed{_ended_phase_clause(killed[-1])}."
+        killed_points = [
+            limited_point for limited_point in limit.limited if limited_point.outcome == "killed"
+        ]
+        ending = "."
+        if killed_points:
+            killed_size = format_size(killed_points[-1].limit_bytes or 0)
+            ending = f", and in {killed_size} it is killed{_ended_phase_clause(killed_points[-1])}."
         return (
             f"In {size} it takes more than three times as long{_ended_phase_clause(point)}, as"
-            f" contents of files are dropped and read again all the time{end}"
+            f" contents of files are dropped and read again all the time{ending}"
         )
     phase = f" in {plain(point.phase)}" if point.phase else ""
     return f"In {size} it fails{phase}: {plain(point.message)}."
@@ -177,15 +185,15 @@ def _counted_parts_text(limit: MemoryLimit) -> str:
     if memory is None:
         return ""
     kernel = f" + {format_size(memory.kernel_bytes)} of the kernel" if memory.kernel_bytes else ""
-    when = "after the runs" if limit.kind == "model" else "at most"
+    period = "after the runs" if limit.kind == "model" else "at most"
     return (
-        f"Counted {when}, without a limit: {format_size(memory.anonymous_bytes)} anonymous +"
+        f"Counted {period}, without a limit: {format_size(memory.anonymous_bytes)} anonymous +"
         f" {format_size(memory.file_bytes)} of files, which can be dropped{kernel}."
     )
 
 
 def suggestion_reason(limit: MemoryLimit) -> str:
-    """Return what the suggested request and limit are, with the reason for the margin."""
+    """Return where the suggested request and limit come from, with the reason for the margin."""
     if limit.device is not None:
         return device_limit_reason(limit)
     basis = (
@@ -204,19 +212,19 @@ def suggestion_reason(limit: MemoryLimit) -> str:
 
 
 def yaml_comments(limit: MemoryLimit) -> tuple[str, ...]:
-    """Return the lines before YAML: what was measured, and what the figures are."""
+    """Return the comment lines before YAML: what was measured, and what the figures mean."""
     answer = limit_headline(limit)
     version = f", onnxruntime {plain(limit.onnxruntime)}" if limit.onnxruntime else ""
-    how = "found with real limits" if limit.is_measured_under_limits else "not found with limits"
+    source = "found with real limits" if limit.is_measured_under_limits else "not found with limits"
     return (
-        f"{answer.subject}{version}: {how} by memdiag limit.",
+        f"{answer.subject}{version}: {source} by memdiag limit.",
         answer.line,
         suggestion_reason(limit),
     )
 
 
 def service_name(limit: MemoryLimit) -> str:
-    """Return the name of a service: that of the model's file, or of the program."""
+    """Return the name of a service: the name of the model's file, or of the program."""
     words = limit.subject.split()
     name = limit.subject if limit.kind == "model" or not words else words[0]
     file = model_file_name(name)

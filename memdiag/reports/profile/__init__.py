@@ -66,34 +66,39 @@ _TIMELINE_SCRIPT = "timeline.js"
 
 
 def document(profile: Profile) -> Document:
-    """Return the report of `profile`: on the GPU's memory first, if the session ran there."""
+    """Return the report of `profile`. It starts with the GPU's memory if the session ran there."""
     device = profile.device
     if device is None:
         return _host_document(profile, _advice_blocks(profile))
     blocks = device_blocks(device)
     if device.ledger is None or not profile.outcome.completed:
         return _host_document(profile, [*blocks, *_advice_blocks(profile)])
-    host = _host_document(profile, ())  # the advice is on the memory of the host
-    line = device_answer(host.subject, device, device.ledger, profile.model.weight_bytes or 0)
+    host_document = _host_document(profile, ())  # the advice is on the memory of the host
+    answer_line = device_answer(
+        host_document.subject, device, device.ledger, profile.model.weight_bytes or 0
+    )
     return replace(
-        host,
-        answer=capitalized(line.removeprefix(f"{host.subject}: ")),
-        line=line,
+        host_document,
+        answer=capitalized(answer_line.removeprefix(f"{host_document.subject}: ")),
+        line=answer_line,
         rest=device_sum(device.ledger),
-        seconds=[f"On the host: {lowered(host.answer)}"],
-        # On a terminal the host's memory has to be asked for.
+        seconds=[f"On the host: {lowered(host_document.answer)}"],
+        # A terminal prints the host's memory on request.
         blocks=[
             *blocks,
             SentenceBlock(
-                title="Host", text=host.rest, detail=Detail.ALL, short="the memory of the host"
+                title="Host",
+                text=host_document.rest,
+                detail=Detail.ALL,
+                short="the memory of the host",
             ),
-            *(replace(block, detail=Detail.ALL) for block in host.blocks),
+            *(replace(block, detail=Detail.ALL) for block in host_document.blocks),
         ],
     )
 
 
-def _host_document(profile: Profile, first: Sequence[Block]) -> Document:
-    """Return the report on the memory of the host, with the blocks `first` before its own."""
+def _host_document(profile: Profile, first_blocks: Sequence[Block]) -> Document:
+    """Return the report on the memory of the host, whose blocks begin with `first_blocks`."""
     answer = profile_headline(profile)
     facts = filter(None, (answer.facts, dim_hint(profile.dimensions)))
     return Document(
@@ -106,7 +111,7 @@ def _host_document(profile: Profile, first: Sequence[Block]) -> Document:
         rest=answer.second,
         facts=" · ".join(facts),
         blocks=[
-            *first,
+            *first_blocks,
             *_verdict_blocks(profile),
             *_profile_timeline_blocks(profile, f"{answer.first} {answer.second}"),
             TableBlock(
@@ -215,7 +220,7 @@ def _run_peak_blocks(profile: Profile) -> list[Block]:
     return [
         BulletBlock(
             title="Peak of a run",
-            # The first sentence is in the glance.
+            # `_verdict_blocks` has the first sentence.
             texts=run_peak_sentences(profile)[1:],
             detail=Detail.ALL,
         ),
@@ -242,13 +247,13 @@ def _steady_owner_blocks(profile: Profile) -> list[Block]:
         xray_text(profile.attribution, trimmed_bytes=trimmed),
         lambda: page_xrays(profile),
         heading="owner (steady)" if profile.generation is None else "owner (last step)",
-        further=copies_by_phase(profile),
+        further_remarks=copies_by_phase(profile),
     )
 
 
 def _span_blocks(profile: Profile) -> list[Block]:
     spans = span_rows(profile)
-    more = len(spans) - _MAX_SPANS
+    omitted_count = len(spans) - _MAX_SPANS
     return [
         BulletBlock(
             title="What moved memory",
@@ -259,7 +264,9 @@ def _span_blocks(profile: Profile) -> list[Block]:
         TableBlock(
             title="Graph transformers and steps",
             table=span_table(spans[:_MAX_SPANS]),
-            caption=f"{more:,} smaller ones are in the record (JSON) only." if more > 0 else "",
+            caption=f"{omitted_count:,} smaller ones are in the record (JSON) only."
+            if omitted_count > 0
+            else "",
             is_folded=len(spans) > _MAX_UNFOLDED_SPANS,
             formats=PAGE_ONLY,
         ),
@@ -281,7 +288,7 @@ def _run_blocks(profile: Profile) -> list[Block]:
                 title=f"Each {unit}",
                 name="runs",
                 script=_TIMELINE_SCRIPT,
-                data=dict,  # the timeline has it
+                data=dict,  # the timeline has the data
                 alt=f"Latency and resident memory of each {unit}. {summary.sentence}",
             )
         )

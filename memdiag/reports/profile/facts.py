@@ -17,17 +17,21 @@ _LABELS = {
     "run options": "run option ",
     "environment": "$",
 }
-"""What stands for the name of a setting, or before the name of each of its parts."""
+"""Labels of settings; for a setting with several parts, the prefix of each part's name."""
 
 
 def input_table(profile: Profile) -> Table:
     """Return the inputs of the runs."""
     rows = []
-    for value in profile.inputs:
-        shape = "" if value.shape is None else str(list(value.shape))
-        name = Cell(plain(value.name), is_code=True)
-        note = f"{value.note}; other contents in each run" if value.varied else value.note
-        rows.append(Row(name, plain(value.dtype), shape, value.source, plain(note)))
+    for model_input in profile.inputs:
+        shape = "" if model_input.shape is None else str(list(model_input.shape))
+        name = Cell(plain(model_input.name), is_code=True)
+        note = (
+            f"{model_input.note}; other contents in each run"
+            if model_input.varied
+            else model_input.note
+        )
+        rows.append(Row(name, plain(model_input.dtype), shape, model_input.source, plain(note)))
     return Table(
         columns=(
             Column("input", css="name", max_width=30),
@@ -59,23 +63,25 @@ def model_facts(profile: Profile) -> FactRows:
 
 def session_facts(profile: Profile) -> FactRows:
     """Return the settings of the session."""
-    described = profile.session.fields_in_words
-    described["providers"] = described["providers"] or ("default",)
-    return tuple(fact for name, value in described.items() for fact in _setting(name, value))
+    value_by_setting = profile.session.fields_in_words
+    value_by_setting["providers"] = value_by_setting["providers"] or ("default",)
+    return tuple(
+        fact for name, value in value_by_setting.items() for fact in _setting_facts(name, value)
+    )
 
 
-def _setting(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a setting as `Session.fields_in_words` has it."""
+def _setting_facts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a setting of `Session.fields_in_words`."""
     label = _LABELS.get(name, name)
     if not isinstance(value, Mapping):
         if value:
             yield label, ", ".join(map(plain, value))
         return
-    for key, each in value.items():
-        if isinstance(each, Mapping):
-            yield from _setting(f"{plain(key)}: ", each)
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _setting_facts(f"{plain(key)}: ", item)
         else:
-            yield f"{label}{plain(key)}", plain(each)
+            yield f"{label}{plain(key)}", plain(item)
 
 
 def environment_facts(profile: Profile) -> FactRows:

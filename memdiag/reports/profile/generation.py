@@ -1,4 +1,4 @@
-"""A generation in a profile: its KV cache, and memory and time by the length of the context."""
+"""A generation in a profile: its KV cache, and its memory and time by the length of the context."""
 
 from memdiag.records.profile import Profile
 from memdiag.reports.generation_sentences import cache_sentences, feed_sentence, kibibytes_text
@@ -11,7 +11,7 @@ MAX_TABLE_STEPS = 5
 
 
 def generation_sentences(profile: Profile) -> tuple[str, ...]:
-    """Return the sentences on the generation of `profile`; none without one."""
+    """Return sentences on the generation of `profile`; none if it has no generation."""
     generation = profile.generation
     if generation is None:
         return ()
@@ -30,7 +30,10 @@ def generation_sentences(profile: Profile) -> tuple[str, ...]:
 
 
 def generation_table(profile: Profile) -> Table:
-    """Return memory and time after the prompt and after some of the steps; empty without one."""
+    """Return memory and time after the prompt and some of the steps.
+
+    The table has no rows without a generation.
+    """
     generation, prefill = profile.generation, profile.phase("prefill")
     rows = []
     if generation is not None and prefill is not None:

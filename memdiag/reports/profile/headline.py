@@ -18,7 +18,7 @@ from memdiag.session_options import THREADS_OPTION
 from memdiag.units import MIB, counted, format_size
 
 MIN_FACTOR_BYTES = MIB
-"""Multiples of less than these weights are never printed."""
+"""Weights of fewer bytes are not a unit: no multiple of them is printed."""
 
 STATUS_ENDINGS: Mapping[Status, str] = {
     "completed": "completed",
@@ -30,7 +30,7 @@ STATUS_ENDINGS: Mapping[Status, str] = {
 MIN_NOTABLE_RETENTION = 0.05
 """Share of the steady memory from which on freed memory that malloc keeps is named.
 
-It depends on the order in which threads free blocks: in equal processes it was 46 to 55 MiB.
+This memory depends on the order in which threads free blocks: equal processes kept 46 to 55 MiB.
 """
 _MAX_OUTCOME_MESSAGE = 400
 _MIN_EARLIER_SHARE = 0.95
@@ -64,19 +64,19 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
         if generation is None
         else f"with {generation_calls_text(generation)}"
     )
-    where = f", {sizes}" if sizes else ""
+    sizes_text = f", {sizes}" if sizes else ""
     if profile.phases:
         baseline += f". Whole process: peak {format_size(profile.peak_rss_bytes)}"
     if completed:
-        first = f"Peak {peak}{where}."
+        first = f"Peak {peak}{sizes_text}."
         second = _steady_sentence(profile)
     else:
         first = _early_end_sentence(profile)
-        second = f"The peak until then was {peak}{where}."
+        second = f"The peak until then was {peak}{sizes_text}."
     container = container_sentence(profile.environment, profile.group)
     second = " ".join(filter(None, (second, f"{baseline}." if baseline else "", container)))
-    weights = profile.model.weight_bytes
-    facts = [f"{format_size(weights)} of weights"] if weights is not None else []
+    weight_bytes = profile.model.weight_bytes
+    facts = [f"{format_size(weight_bytes)} of weights"] if weight_bytes is not None else []
     if _is_mostly_attributes(profile):
         facts.insert(0, f"{format_size(profile.model.file_bytes)} file")
     return ProfileHeadline(
@@ -91,8 +91,8 @@ def profile_headline(profile: Profile) -> ProfileHeadline:
 def weight_factor(profile: Profile, size: int) -> str | None:
     """Return `size` as a multiple of the weights (``3.0 ×``), or None if that misleads.
 
-    A multiple is printed only if the weights are larger than the pages of its own that the
-    runtime adds (see `runtime_bytes`): otherwise it would describe the library, not the model.
+    A multiple is printed only if the weights are larger than the pages that the runtime itself
+    adds (see `runtime_bytes`). Otherwise it would describe the library, not the model.
     """
     return _size_factor(profile, size, profile.model.weight_bytes)
 
@@ -105,23 +105,23 @@ def _size_factor(profile: Profile, size: int, base: int | None) -> str | None:
 
 
 def _is_mostly_attributes(profile: Profile) -> bool:
-    """Return whether the model has next to no weights, as a tree ensemble, in a large file."""
+    """Return whether the file is large, but has hardly any weights, as for a tree ensemble."""
     model = profile.model
     has_weights = model.weight_bytes is None or model.weight_bytes >= MIN_FACTOR_BYTES
     return not has_weights and model.file_bytes >= MIN_FACTOR_BYTES
 
 
 def runtime_bytes(profile: Profile) -> int:
-    """Return the file-backed memory added since the baseline that is not the model's.
+    """Return the file-backed bytes since the baseline that are not the model's; 0 if unknown.
 
-    It consists of pages of the runtime's libraries, used for the first time. 0 if unknown.
+    They are pages of the runtime's libraries that are used for the first time.
     """
     if not profile.phases:
         return 0
-    first, last = profile.phases[0].end, profile.end
-    if first.file_bytes is None or last.file_bytes is None:
+    first_memory, last_memory = profile.phases[0].end, profile.end
+    if first_memory.file_bytes is None or last_memory.file_bytes is None:
         return 0
-    return max(0, last.file_bytes - first.file_bytes - _mapped_model_bytes(profile))
+    return max(0, last_memory.file_bytes - first_memory.file_bytes - _mapped_model_bytes(profile))
 
 
 def _mapped_model_bytes(profile: Profile) -> int:
@@ -129,8 +129,10 @@ def _mapped_model_bytes(profile: Profile) -> int:
     attribution = profile.attribution
     if attribution is None:
         return profile.model.external_bytes
-    copies = sum(copy.resident_bytes for copy in attribution.copies if copy.backing.kind == "file")
-    return copies + attribution.bytes_of("external_data")
+    copy_bytes = sum(
+        copy.resident_bytes for copy in attribution.copies if copy.backing.kind == "file"
+    )
+    return copy_bytes + attribution.bytes_of("external_data")
 
 
 def last_rss_bytes(profile: Profile) -> int:
@@ -138,11 +140,11 @@ def last_rss_bytes(profile: Profile) -> int:
 
     A process that was just killed reads as zero, which is not its last size.
     """
-    sampled = next((rss for rss in reversed(profile.samples.rss_bytes) if rss > 0), None)
-    if sampled is not None:
-        return sampled
-    last = profile.phase(profile.outcome.phase)
-    return last.end.rss_bytes if last else profile.peak_rss_bytes
+    sampled_bytes = next((rss for rss in reversed(profile.samples.rss_bytes) if rss > 0), None)
+    if sampled_bytes is not None:
+        return sampled_bytes
+    last_phase = profile.phase(profile.outcome.phase)
+    return last_phase.end.rss_bytes if last_phase else profile.peak_rss_bytes
 
 
 def baseline_memory(profile: Profile) -> Memory | None:
@@ -153,32 +155,32 @@ def baseline_memory(profile: Profile) -> Memory | None:
 
 def _early_end_sentence(profile: Profile) -> str:
     outcome = profile.outcome
-    where = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
+    place = f"in {outcome.phase} at {format_size(last_rss_bytes(profile))}"
     message = shortened(plain(outcome.message), _MAX_OUTCOME_MESSAGE)
-    sentence = f"{STATUS_ENDINGS[outcome.status].capitalize()} {where}"
+    sentence = f"{STATUS_ENDINGS[outcome.status].capitalize()} {place}"
     if not message:
         return f"{sentence}."
     return f"{sentence}: {message}" + ("" if message.endswith((".", "!", "?")) else ".")
 
 
 def _peak_above_text(profile: Profile) -> str:
-    above = profile.peak_above_bytes
-    if above <= 0:
+    above_bytes = profile.peak_above_bytes
+    if above_bytes <= 0:
         return "no higher than the baseline"
-    base = "the weights"
-    factor = weight_factor(profile, above)
+    base_name = "the weights"
+    factor = weight_factor(profile, above_bytes)
     if _is_mostly_attributes(profile):
-        base, factor = "the file", _size_factor(profile, above, profile.model.file_bytes)
-    asides = [f"{factor} {base}" if factor else "", sampled_peak_word(profile.peak_kind)]
-    aside = ", ".join(part for part in asides if part)
-    size = f"{baseline_difference_text(above)} {f'({aside}) ' if aside else ''}"
-    return f"{size}in {profile.peak_phase}{_earlier_peak_clause(profile, above)}"
+        base_name, factor = "the file", _size_factor(profile, above_bytes, profile.model.file_bytes)
+    remarks = [f"{factor} {base_name}" if factor else "", sampled_peak_word(profile.peak_kind)]
+    remarks_text = ", ".join(part for part in remarks if part)
+    size = f"{baseline_difference_text(above_bytes)} {f'({remarks_text}) ' if remarks_text else ''}"
+    return f"{size}in {profile.peak_phase}{_earlier_peak_clause(profile, above_bytes)}"
 
 
-def _earlier_peak_clause(profile: Profile, above: int) -> str:
-    """Return a clause about an earlier phase that rose to nearly the peak; empty for none."""
+def _earlier_peak_clause(profile: Profile, above_bytes: int) -> str:
+    """Return a clause about an earlier phase that nearly reached the peak; empty for none."""
     for span in profile.spans:
-        share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above
+        share = (span.peak_rss_bytes - profile.baseline_rss_bytes) / above_bytes
         rise = span.peak_rss_bytes - span.start_rss_bytes
         if share >= _MIN_EARLIER_SHARE and (rise >= MIB or span.phase == profile.peak_phase):
             if span.phase == profile.peak_phase:
@@ -188,27 +190,26 @@ def _earlier_peak_clause(profile: Profile, above: int) -> str:
 
 
 def _steady_sentence(profile: Profile) -> str:
-    above = profile.steady_above_bytes
-    if above is None:
+    above_bytes = profile.steady_above_bytes
+    if above_bytes is None:
         if not profile.phases:
             return "The model was not run."
-        kept = profile.end_above_bytes
-        size = (
-            f"{baseline_difference_text(kept)}{_parenthesized_text(weight_factor(profile, kept))}"
-        )
+        end_above_bytes = profile.end_above_bytes
+        factor = _parenthesized_text(weight_factor(profile, end_above_bytes))
+        size = f"{baseline_difference_text(end_above_bytes)}{factor}"
         return f"Not run; created, the session stays {size}."
     parts = _steady_kinds_text(profile)
-    size = f"{baseline_difference_text(above)}{_parenthesized_text(weight_factor(profile, above))}"
+    factor = _parenthesized_text(weight_factor(profile, above_bytes))
+    size = f"{baseline_difference_text(above_bytes)}{factor}"
     name = "Steady" if profile.generation is None else "After the last step"
-    return (
-        f"{name} {size}{f': {parts}' if parts else ''}.{_retained_memory_sentence(profile, above)}"
-    )
+    retained = _retained_memory_sentence(profile, above_bytes)
+    return f"{name} {size}{f': {parts}' if parts else ''}.{retained}"
 
 
-def _retained_memory_sentence(profile: Profile, above: int) -> str:
-    """Return a sentence on freed memory that malloc keeps, if it is much of the bytes `above`."""
+def _retained_memory_sentence(profile: Profile, above_bytes: int) -> str:
+    """Return a sentence on freed memory that malloc keeps, if it is much of `above_bytes`."""
     size = profile.allocator_retained_bytes or 0
-    if size < max(MIB, MIN_NOTABLE_RETENTION * above):
+    if size < max(MIB, MIN_NOTABLE_RETENTION * above_bytes):
         return ""
     return f" {format_size(size)} of it is free, but kept by malloc; this varies between processes."
 
@@ -219,18 +220,20 @@ def _parenthesized_text(text: str | None) -> str:
 
 def _steady_kinds_text(profile: Profile) -> str:
     """Return the bytes that the steady state adds to the baseline, by kind of memory."""
-    base, steady = baseline_memory(profile), profile.steady
-    if steady is None or base is None:
+    baseline, steady = baseline_memory(profile), profile.steady
+    if steady is None or baseline is None:
         return ""
     parts = (
-        ("anonymous", steady.anonymous_bytes, base.anonymous_bytes),
-        ("file-backed", steady.file_bytes, base.file_bytes),
-        ("shared", steady.shared_bytes, base.shared_bytes),
+        ("anonymous", steady.anonymous_bytes, baseline.anonymous_bytes),
+        ("file-backed", steady.file_bytes, baseline.file_bytes),
+        ("shared", steady.shared_bytes, baseline.shared_bytes),
     )
     return ", ".join(
-        f"{name} {format_size(now - before, signed=True)}"
-        for name, now, before in parts
-        if now is not None and before is not None and now != before
+        f"{name} {format_size(steady_bytes - baseline_bytes, signed=True)}"
+        for name, steady_bytes, baseline_bytes in parts
+        if steady_bytes is not None
+        and baseline_bytes is not None
+        and steady_bytes != baseline_bytes
     )
 
 

@@ -1,4 +1,4 @@
-"""Phases, spans and runs of a profile: how long each took, and which memory it moved."""
+"""Phases, spans and runs of a profile: how long each took, and how much memory it moved."""
 
 import math
 import statistics
@@ -42,20 +42,20 @@ def phase_rows(profile: Profile) -> tuple[PhaseRow, ...]:
 def profile_phase_table(profile: Profile, *, is_compared: bool = True) -> Table:
     """Return the table of the phases that were reached, with estimated peaks.
 
-    Unless `is_compared` it is shorter: without these, and without phases that moved little memory.
+    Unless `is_compared`, it lacks the estimates, and the phases that moved little memory.
     """
-    estimated = ""
+    estimate_caption = ""
     if is_compared and profile.estimate is not None:
-        estimated = f"; {ESTIMATED_HEADING}: the peak that memdiag estimate predicts"
+        estimate_caption = f"; {ESTIMATED_HEADING}: the peak that memdiag estimate predicts"
         if MMAP_THRESHOLD_VARIABLE not in profile.session.environment:
-            estimated += f" for a malloc that keeps no freed blocks (--env {PINNED_TEXT})"
+            estimate_caption += f" for a malloc that keeps no freed blocks (--env {PINNED_TEXT})"
     rows = phase_rows(profile)
     if not is_compared:
         rows = tuple(replace(row, estimated_bytes=None) for row in rows if _is_notable_phase(row))
     table = phase_row_table(
         rows,
         decimals=mebibyte_decimals(profile.peak_rss_bytes),
-        caption=f"MiB of the whole process{estimated}",
+        caption=f"MiB of the whole process{estimate_caption}",
         heading="phase" if is_compared else "phase (MiB)",
         explains_samples=is_compared,
     )
@@ -72,17 +72,17 @@ def _is_notable_phase(row: PhaseRow) -> bool:
 def _profile_phase_row(profile: Profile, phase: Phase) -> PhaseRow:
     latencies = [run.latency_s for run in profile.runs]
     is_steady = phase.name in ("steady", "decode") and bool(latencies)
-    grown = responsible_span(profile, phase.name)
+    span = responsible_span(profile, phase.name)
     outcome = profile.outcome
-    ended_here = not outcome.completed and phase.name == outcome.phase
+    is_end = not outcome.completed and phase.name == outcome.phase
     return replace(
         phase_row(phase),
         label=f"{phase.name} ×{len(latencies)}" if is_steady else phase.name,
         median_run_s=statistics.median(latencies) if is_steady else None,
-        responsible=grown.name if grown else "",
+        responsible=span.name if span else "",
         is_peak=phase.name == profile.peak_phase,
         estimated_bytes=profile.estimated_peak_bytes(phase.name),
-        ending=f"{STATUS_ENDINGS[outcome.status]} here" if ended_here else "",
+        ending=f"{STATUS_ENDINGS[outcome.status]} here" if is_end else "",
     )
 
 
@@ -147,53 +147,63 @@ def span_row(span: Span) -> SpanRow:
 
 
 def span_rows(profile: Profile) -> tuple[SpanRow, ...]:
-    """Return the spans that add detail to their phase, largest movement of memory first.
+    """Return the spans that add detail to their phase, the largest movement of memory first.
 
-    Included are the phases in which graph transformers run, and other phases in which memory moved
+    These are spans of phases in which graph transformers run, and of phases in which memory moved
     more than once.
     """
     rows = [span_row(span) for span in profile.spans]
-    moves = Counter(row.phase for row in rows if max(row.movement) >= _MIN_MOVED_BYTES)
-    kept = [row for row in rows if row.phase in _TRANSFORMER_PHASES or moves[row.phase] > 1]
-    return tuple(sorted(_joined_span_rows(kept), key=lambda row: row.movement, reverse=True))
+    move_count_by_phase = Counter(
+        row.phase for row in rows if max(row.movement) >= _MIN_MOVED_BYTES
+    )
+    detail_rows = [
+        row
+        for row in rows
+        if row.phase in _TRANSFORMER_PHASES or move_count_by_phase[row.phase] > 1
+    ]
+    return tuple(sorted(_joined_span_rows(detail_rows), key=lambda row: row.movement, reverse=True))
 
 
 def _joined_span_rows(rows: Sequence[SpanRow]) -> Iterator[SpanRow]:
     """Yield `rows`, with one row for successive spans whose peak was read at once.
 
-    Spans that end between two readings of the high-water mark all have its peak, and keep nothing:
-    which of them had it is not known.
+    Spans that end between two readings of the high-water mark all have the same peak, and keep
+    nothing. It is not known which of them reached the peak.
     """
-    for (_, growth, net), group in groupby(
+    for (_, growth_bytes, net_bytes), group in groupby(
         rows, key=lambda row: (row.phase, row.peak_growth_bytes, row.net_bytes)
     ):
-        first, *others = group
-        if others and growth and not net:
-            duration_s = first.duration_s + sum(row.duration_s for row in others)
-            first = replace(first, duration_s=duration_s, modified=None, alternatives=len(others))
-            others = []
-        yield from (first, *others)
+        first_row, *further_rows = group
+        if further_rows and growth_bytes and not net_bytes:
+            duration_s = first_row.duration_s + sum(row.duration_s for row in further_rows)
+            first_row = replace(
+                first_row, duration_s=duration_s, modified=None, alternatives=len(further_rows)
+            )
+            further_rows = []
+        yield from (first_row, *further_rows)
 
 
 def notable_spans(profile: Profile, *, limit: int = 6) -> tuple[SpanRow, ...]:
     """Return the spans that belong in a summary: at least 1 MiB and 5 % of the peak."""
-    above = profile.peak_above_bytes
-    smallest = max(_MIN_MOVED_BYTES, above * _MIN_NOTABLE_SHARE)
-    return tuple(row for row in span_rows(profile) if max(row.movement) >= smallest)[:limit]
+    peak_above_bytes = profile.peak_above_bytes
+    min_moved_bytes = max(_MIN_MOVED_BYTES, peak_above_bytes * _MIN_NOTABLE_SHARE)
+    return tuple(row for row in span_rows(profile) if max(row.movement) >= min_moved_bytes)[:limit]
 
 
 def responsible_span(profile: Profile, phase: PhaseName) -> SpanRow | None:
     """Return the span that made `phase` grow most; None if none grew by 1 MiB."""
     rows = [row for row in span_rows(profile) if row.phase == phase]
-    grown = max(rows, key=lambda row: row.net_bytes, default=None)
-    if grown is None or grown.net_bytes < _MIN_MOVED_BYTES:
-        grown = max(rows, key=lambda row: row.movement, default=None)
-    return grown if grown and max(grown.movement) >= _MIN_MOVED_BYTES else None
+    largest_row = max(rows, key=lambda row: row.net_bytes, default=None)
+    if largest_row is None or largest_row.net_bytes < _MIN_MOVED_BYTES:
+        largest_row = max(rows, key=lambda row: row.movement, default=None)
+    if largest_row is None or max(largest_row.movement) < _MIN_MOVED_BYTES:
+        return None
+    return largest_row
 
 
 def span_table(rows: Sequence[SpanRow]) -> Table:
     """Return the table of `rows`, for a page."""
-    graph = {None: "", True: "changed", False: "unchanged"}
+    graph_texts = {None: "", True: "changed", False: "unchanged"}
     return Table(
         columns=(
             Column("transformer or step", css="name"),
@@ -213,7 +223,7 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
                     note="sampled" if row.peak_kind == "sampled" else "",
                 ),
                 format_size(row.net_bytes, signed=True),
-                graph[row.modified],
+                graph_texts[row.modified],
             )
             for row in rows
         ),
@@ -222,12 +232,12 @@ def span_table(rows: Sequence[SpanRow]) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """Sentences on the runs after the first; empty where nothing is known.
+    """Sentences on the runs after the first; empty if nothing is known.
 
     Attributes:
         growth: which runs grew the resident set.
-        retained: what malloc returned on request after the last run; empty with an X-ray, whose
-            owners contain it.
+        retained: what malloc returned on request after the last run; empty with an X-ray, because
+            its owners include that memory.
     """
 
     latency: str
@@ -251,40 +261,42 @@ def runs_summary(profile: Profile) -> RunSummary:
 
 def run_sentence(number: int, run: Run) -> str:
     """Return one run in words: ``run 3: 28 ms, peak 1.54 GiB``."""
-    peak = run.peak_rss_bytes
-    reached = "" if peak is None else f", peak {format_size(peak)}"
-    return f"run {number}: {format_duration(run.latency_s)}{reached}"
+    peak_rss_bytes = run.peak_rss_bytes
+    peak_text = "" if peak_rss_bytes is None else f", peak {format_size(peak_rss_bytes)}"
+    return f"run {number}: {format_duration(run.latency_s)}{peak_text}"
 
 
 def _run_latency_text(profile: Profile) -> str:
     if profile.generation is not None:
         return _token_latency_text(profile, profile.generation)
     parts = []
-    ordered = sorted(run.latency_s for run in profile.runs)
-    if ordered:
-        median = format_duration(statistics.median(ordered))
-        p95 = format_duration(ordered[math.ceil(0.95 * len(ordered)) - 1])
-        name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
-        count = counted(len(ordered), "run")
+    latencies_s = sorted(run.latency_s for run in profile.runs)
+    if latencies_s:
+        median = format_duration(statistics.median(latencies_s))
+        p95 = format_duration(latencies_s[math.ceil(0.95 * len(latencies_s)) - 1])
+        name = "p95" if len(latencies_s) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
+        count = counted(len(latencies_s), "run")
         parts.append(f"latency median {median}, {name} {p95} over {count}")
     if profile.first_run_s is not None:
-        first = f"first run {format_duration(profile.first_run_s)}"
-        if ordered and profile.first_run_s < MAX_QUICK_FIRST_RUN * statistics.median(ordered):
-            first += ", quicker than later ones: the speed of the machine varies"
-        parts.append(first)
+        first_run = f"first run {format_duration(profile.first_run_s)}"
+        if latencies_s and profile.first_run_s < MAX_QUICK_FIRST_RUN * statistics.median(
+            latencies_s
+        ):
+            first_run += ", quicker than later ones: the speed of the machine varies"
+        parts.append(first_run)
     return "; ".join(parts)
 
 
 def _token_latency_text(profile: Profile, generation: Generation) -> str:
     parts = []
-    ordered = sorted(run.latency_s for run in profile.runs)
-    if ordered:
-        median = statistics.median(ordered)
-        p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
-        name = "p95" if len(ordered) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
+    latencies_s = sorted(run.latency_s for run in profile.runs)
+    if latencies_s:
+        median_s = statistics.median(latencies_s)
+        p95_s = latencies_s[math.ceil(0.95 * len(latencies_s)) - 1]
+        name = "p95" if len(latencies_s) >= MIN_RUNS_FOR_P95 else "p95 (the largest)"
         parts.append(
-            f"each token median {format_duration(median)}, {name} {format_duration(p95)} over"
-            f" {counted(len(ordered), 'step')}{_token_rate_text(1, median)}"
+            f"each token median {format_duration(median_s)}, {name} {format_duration(p95_s)} over"
+            f" {counted(len(latencies_s), 'step')}{_token_rate_text(1, median_s)}"
         )
     if profile.first_run_s is not None:
         prompt = format_duration(profile.first_run_s)
@@ -300,18 +312,18 @@ def _token_rate_text(tokens: int, seconds: float) -> str:
 
 def _run_growth_text(profile: Profile) -> str:
     if profile.generation is not None:
-        return ""  # the table of the generation has it
-    rss = [run.rss_bytes for run in profile.runs]
-    if len(rss) < 2:
+        return ""  # the table of the generation has the growth
+    rss_bytes = [run.rss_bytes for run in profile.runs]
+    if len(rss_bytes) < 2:
         return ""
-    runs = "run 2" if len(rss) == 2 else f"runs 2 to {len(rss)}"
-    later = f"{_memory_change_text(rss[-1] - rss[0])} in {runs}"
+    runs = "run 2" if len(rss_bytes) == 2 else f"runs 2 to {len(rss_bytes)}"
+    later_change = f"{_memory_change_text(rss_bytes[-1] - rss_bytes[0])} in {runs}"
     steady = profile.phase("steady")
     if steady is None:
-        return f"resident memory after the first run: {later}"
-    change = _memory_change_text(rss[0] - steady.start.rss_bytes)
-    why = " (the block that the memory pattern plans)" if profile.planned_block_bytes else ""
-    return f"resident memory after the first run: {change} in run 1{why}, {later}"
+        return f"resident memory after the first run: {later_change}"
+    first_change = _memory_change_text(rss_bytes[0] - steady.start.rss_bytes)
+    reason = " (the block that the memory pattern plans)" if profile.planned_block_bytes else ""
+    return f"resident memory after the first run: {first_change} in run 1{reason}, {later_change}"
 
 
 def _memory_change_text(size: int) -> str:
@@ -337,10 +349,10 @@ def copies_by_phase(profile: Profile) -> tuple[str, ...]:
     sentences = []
     for xray in profile.phase_attributions:
         copies = [copy for copy in xray.attribution.copies if copy.in_use is not False]
-        sizes: dict[str, int] = {}
+        size_by_kind: dict[str, int] = {}
         for copy in copies:
-            sizes[copy.kind] = sizes.get(copy.kind, 0) + copy.resident_bytes
-        ordered = sorted(sizes.items(), key=lambda item: -item[1])
-        kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in ordered)
+            size_by_kind[copy.kind] = size_by_kind.get(copy.kind, 0) + copy.resident_bytes
+        ordered_sizes = sorted(size_by_kind.items(), key=lambda item: -item[1])
+        kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in ordered_sizes)
         sentences.append(f"copies after {xray.phase}: {len(copies):,}, {kinds or 'none'}")
     return tuple(sentences)

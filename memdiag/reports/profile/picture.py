@@ -76,26 +76,29 @@ class TimeScale:
 
 
 def time_scale(line: TimelineChart) -> TimeScale:
-    """Return a scale on which every phase is visible, however short it is next to the others.
+    """Return a scale on which every phase is visible, however short it is.
 
     Phases that take turns, such as `optimize` and `constant_fold`, share one segment, in which time
     is linear.
     """
     segments = _phase_group_ranges(line)
-    floor = min(_MIN_PHASE_WIDTH, 0.6 / len(segments))
-    total = sum(last - first for first, last, _ in segments)
-    after_start = sum(last - first for first, last, start in segments if not start) or total
+    min_share = min(_MIN_PHASE_WIDTH, 0.6 / len(segments))
+    total_s = sum(last - first for first, last, _ in segments)
+    after_start_s = sum(last - first for first, last, start in segments if not start) or total_s
     shares = [
-        min(_MAX_START_WIDTH, (last - first) / total)
+        min(_MAX_START_WIDTH, (last - first) / total_s)
         if is_start and len(segments) > 1
-        else max(floor, (last - first) / after_start)
+        else max(min_share, (last - first) / after_start_s)
         for first, last, is_start in segments
     ]
-    # Short segments are widened to the floor, long segments are narrowed for it.
-    excess = sum(shares) - 1
-    spare = sum(max(0.0, share - floor) for share in shares)
-    if spare > 0:
-        shares = [share - max(0.0, share - floor) * min(1.0, excess / spare) for share in shares]
+    # Short segments are widened to the minimum, and long segments narrowed to make room.
+    excess_share = sum(shares) - 1
+    spare_share = sum(max(0.0, share - min_share) for share in shares)
+    if spare_share > 0:
+        shares = [
+            share - max(0.0, share - min_share) * min(1.0, excess_share / spare_share)
+            for share in shares
+        ]
     positions = [0.0]
     for share in shares:
         positions.append(positions[-1] + share / sum(shares))
@@ -110,24 +113,28 @@ def time_scale(line: TimelineChart) -> TimeScale:
 
 
 def _phase_group_ranges(line: TimelineChart) -> list[tuple[float, float, bool]]:
-    """Return each group of overlapping phases as (start, end, whether it is the phase `start`)."""
-    first = line.start_s
-    last = max(line.end_s, first + 1e-6)
-    merged: list[tuple[float, float, bool]] = []
+    """Return (start, end, whether it is the phase `start`) of each group of overlapping phases."""
+    start_s = line.start_s
+    end_s = max(line.end_s, start_s + 1e-6)
+    merged_ranges: list[tuple[float, float, bool]] = []
     for start, end, is_start in sorted(_phase_extents(line.bands)):
-        if merged and start < merged[-1][1]:
-            before = merged.pop()
-            merged.append((before[0], max(before[1], end), before[2] and is_start))
+        if merged_ranges and start < merged_ranges[-1][1]:
+            previous_range = merged_ranges.pop()
+            merged_ranges.append(
+                (previous_range[0], max(previous_range[1], end), previous_range[2] and is_start)
+            )
         elif end > start:
-            merged.append((start, end, is_start))
-    if not merged:
-        return [(first, last, False)]
-    merged[0] = (first, *merged[0][1:])
-    merged[-1] = (merged[-1][0], last, merged[-1][2])
-    # Spans follow each other without gaps. If a record has a gap, it belongs to the next segment.
+            merged_ranges.append((start, end, is_start))
+    if not merged_ranges:
+        return [(start_s, end_s, False)]
+    merged_ranges[0] = (start_s, *merged_ranges[0][1:])
+    merged_ranges[-1] = (merged_ranges[-1][0], end_s, merged_ranges[-1][2])
+    # Spans follow each other without gaps. A gap in a record belongs to the next segment.
     return [
-        (before[1], end, is_start)
-        for before, (_, end, is_start) in zip([(0, first), *merged], merged, strict=False)
+        (previous_range[1], end, is_start)
+        for previous_range, (_, end, is_start) in zip(
+            [(0, start_s), *merged_ranges], merged_ranges, strict=False
+        )
     ]
 
 
@@ -141,10 +148,11 @@ def _phase_extents(bands: Sequence[PhaseBand]) -> list[tuple[float, float, bool]
 
 
 def _axis_top_bytes(profile: Profile, line: TimelineChart) -> int:
-    above = max(line.top_bytes, profile.peak_rss_bytes) - line.baseline_bytes
-    weights = line.weight_bytes or 0
+    above_bytes = max(line.top_bytes, profile.peak_rss_bytes) - line.baseline_bytes
+    weight_bytes = line.weight_bytes or 0
     # Weights far above the memory that was reached (a failed load) would flatten the curve.
-    return int(1.22 * max(above, weights if weights <= 3 * above else 0, 256 * KIB))
+    shown_weight_bytes = weight_bytes if weight_bytes <= 3 * above_bytes else 0
+    return int(1.22 * max(above_bytes, shown_weight_bytes, 256 * KIB))
 
 
 def _draw_profile_title(figure: Figure, profile: Profile) -> None:
@@ -164,29 +172,30 @@ def _draw_profile_title(figure: Figure, profile: Profile) -> None:
 
 def _draw_phase_bands(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     transform = axes.get_xaxis_transform()
-    longest: dict[str, PhaseBand] = {}
+    longest_by_phase: dict[str, PhaseBand] = {}
     phases = list(dict.fromkeys(band.phase for band in line.bands))
     peak = next((peak.phase for peak in line.peaks if peak.overall), None)
     for band in line.bands:
         first, last = times.position(band.start_s), times.position(band.end_s)
         is_peak = band.phase == peak
-        odd = phases.index(band.phase) % 2
-        ribbon = COLOR.peak if is_peak else COLOR.muted if odd else COLOR.rail
-        tint = COLOR.peak_soft if is_peak else COLOR.band if odd else COLOR.surface
+        is_odd = phases.index(band.phase) % 2 == 1
+        ribbon = COLOR.peak if is_peak else COLOR.muted if is_odd else COLOR.rail
+        tint = COLOR.peak_soft if is_peak else COLOR.band if is_odd else COLOR.surface
         axes.axvspan(first, last, color=tint, lw=0, zorder=0)
         axes.axvspan(
             first, last, ymin=1.0, ymax=1.0 + _RIBBON_HEIGHT_SHARE / 2, fc=ribbon, clip_on=False,
             ec=COLOR.surface, lw=0.8 if last - first > 0.004 else 0,
         )  # fmt: skip
-        before = longest.get(band.phase, band)
-        if band.end_s - band.start_s >= before.end_s - before.start_s:
-            longest[band.phase] = band
+        longest_band = longest_by_phase.get(band.phase, band)
+        if band.end_s - band.start_s >= longest_band.end_s - longest_band.start_s:
+            longest_by_phase[band.phase] = band
     centres = [
-        (times.position(band.start_s) + times.position(band.end_s)) / 2 for band in longest.values()
+        (times.position(band.start_s) + times.position(band.end_s)) / 2
+        for band in longest_by_phase.values()
     ]
-    widths = [len(phase) / picture.timeline_letters(_SMALL) for phase in longest]
+    widths = [len(phase) / picture.timeline_letters(_SMALL) for phase in longest_by_phase]
     positions = picture.label_centres(centres, widths, gap=0.008, width=1.0)
-    for phase, centre, position in zip(longest, centres, positions, strict=True):
+    for phase, centre, position in zip(longest_by_phase, centres, positions, strict=True):
         ink = COLOR.peak_ink if phase == peak else COLOR.ink
         axes.plot(
             [centre, position], [1.0 + _RIBBON_HEIGHT_SHARE / 2,
@@ -208,12 +217,12 @@ def _draw_memory_layers(axes: Axes, line: TimelineChart, times: TimeScale) -> No
         )  # fmt: skip
         return
     x = [times.position(t) for t in line.t_s]
-    below = [0] * len(x)
+    bottoms = [0] * len(x)
     for layer in line.layers:
-        tops = [low + size for low, size in zip(below, layer.above_bytes, strict=True)]
-        axes.fill_between(x, below, tops, color=_LAYER_COLORS[layer.name], lw=0, label=layer.name)
-        below = tops
-    axes.plot(x, below, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
+        tops = [bottom + size for bottom, size in zip(bottoms, layer.above_bytes, strict=True)]
+        axes.fill_between(x, bottoms, tops, color=_LAYER_COLORS[layer.name], lw=0, label=layer.name)
+        bottoms = tops
+    axes.plot(x, bottoms, color=COLOR.ink, lw=1.0, solid_joinstyle="round")
     axes.legend(
         loc="upper right", bbox_to_anchor=(1.005, -0.095), ncols=3, reverse=True, fontsize=_SMALL,
         frameon=False, labelcolor=COLOR.ink, handlelength=1.0, handletextpad=0.5,
@@ -237,22 +246,22 @@ def _draw_peak(
     axes: Axes, profile: Profile, line: TimelineChart, times: TimeScale, top: int
 ) -> None:
     peak = next((peak for peak in line.peaks if peak.overall), None)
-    above = profile.peak_above_bytes
-    if peak is None or above <= 0:
+    above_bytes = profile.peak_above_bytes
+    if peak is None or above_bytes <= 0:
         return
     x = times.position(peak.t_s)
-    ratio = weight_factor(profile, above)
-    asides = [format_size(above), ratio or "", peak.phase, sampled_peak_word(peak.kind)]
-    text = " · ".join(part for part in asides if part)
+    ratio = weight_factor(profile, above_bytes)
+    label_parts = [format_size(above_bytes), ratio or "", peak.phase, sampled_peak_word(peak.kind)]
+    text = " · ".join(part for part in label_parts if part)
     width = len(text) / picture.timeline_letters(picture.WIDE_TEXT)
     left = min(max(x, width / 2 + 0.005), 0.995 - width / 2)
     _draw_other_peaks(axes, line, times, top, label=(left - width / 2, left + width / 2))
     axes.plot(
-        [x], [above], "o", ms=9, mfc=COLOR.peak, mec=COLOR.surface, mew=1.6, zorder=6,
+        [x], [above_bytes], "o", ms=9, mfc=COLOR.peak, mec=COLOR.surface, mew=1.6, zorder=6,
         clip_on=False,
     )  # fmt: skip
     axes.text(
-        left, above + 0.045 * top, text,
+        left, above_bytes + 0.045 * top, text,
         fontsize=picture.WIDE_TEXT, weight="bold", color=COLOR.peak_ink, ha="center", va="bottom",
         zorder=6,
     )  # fmt: skip
@@ -261,44 +270,46 @@ def _draw_peak(
 def _draw_other_peaks(
     axes: Axes, line: TimelineChart, times: TimeScale, top: int, *, label: tuple[float, float]
 ) -> None:
-    """Mark the peaks of phases that released memory, with sizes where the labels do not overlap."""
+    """Mark the peaks of phases that released memory, with their sizes if labels do not overlap."""
     from matplotlib.patheffects import withStroke
 
     halo = [withStroke(linewidth=3.5, foreground=COLOR.surface)]
-    overall = max(peak.rss_bytes for peak in line.peaks) - line.baseline_bytes
-    boxes = [(*label, overall)]
+    overall_bytes = max(peak.rss_bytes for peak in line.peaks) - line.baseline_bytes
+    boxes = [(*label, overall_bytes)]
     for peak in line.peaks:
-        above = peak.rss_bytes - line.baseline_bytes
+        above_bytes = peak.rss_bytes - line.baseline_bytes
         if peak.overall or peak.transient_bytes < 0.03 * top:
             continue
         x = times.position(peak.t_s)
         axes.plot(
-            [x], [above], "o", ms=5.5, mfc=COLOR.surface, mec=COLOR.ink, mew=1.2, zorder=5,
+            [x], [above_bytes], "o", ms=5.5, mfc=COLOR.surface, mec=COLOR.ink, mew=1.2, zorder=5,
             clip_on=False,
         )  # fmt: skip
-        text = format_size(above)
-        half = len(text) / picture.timeline_letters(_SMALL) / 2
-        covers = any(
-            x + half > left and x - half < right and abs(above - at) < 0.1 * top
-            for left, right, at in boxes
+        text = format_size(above_bytes)
+        half_width = len(text) / picture.timeline_letters(_SMALL) / 2
+        overlaps = any(
+            x + half_width > left
+            and x - half_width < right
+            and abs(above_bytes - label_bytes) < 0.1 * top
+            for left, right, label_bytes in boxes
         )
-        if not covers:
+        if not overlaps:
             axes.text(
-                max(x, half), above + 0.03 * top, text, fontsize=_SMALL, color=COLOR.ink,
-                ha="center", va="bottom", zorder=5, path_effects=halo,
+                max(x, half_width), above_bytes + 0.03 * top, text, fontsize=_SMALL,
+                color=COLOR.ink, ha="center", va="bottom", zorder=5, path_effects=halo,
             )  # fmt: skip
-            boxes.append((x - half, x + half, above))
+            boxes.append((x - half_width, x + half_width, above_bytes))
 
 
 def _draw_time_axis(axes: Axes, line: TimelineChart, times: TimeScale) -> None:
     if times.has_several_scales:
-        wanted = list(times.edges_s)
+        tick_times = list(times.edges_s)
         note = "time, short phases drawn wider than they lasted"
     else:
-        wanted = _round_tick_values(times.edges_s[0], times.edges_s[-1], 6)
+        tick_times = _round_tick_values(times.edges_s[0], times.edges_s[-1], 6)
         note = "time"
     ticks: list[tuple[float, str]] = []
-    for t_s in wanted:
+    for t_s in tick_times:
         position = times.position(t_s)
         text = "0" if t_s == 0 else format_duration(t_s)
         is_last = position > 0.97
@@ -323,9 +334,13 @@ def _draw_size_axis(axes: Axes, top: int) -> None:
 
 def _round_tick_values(first: float, last: float, count: int) -> list[float]:
     """Return about `count` round numbers between `first` and `last`, for ticks."""
-    rough = max((last - first) / count, 1e-9)
-    power = 10.0 ** (len(f"{rough:.0f}") - 1) if rough >= 1 else 10.0 ** -_negative_exponent(rough)
-    step = power * next(step for step in _TICK_STEPS if step * power >= rough)
+    rough_step = max((last - first) / count, 1e-9)
+    power = (
+        10.0 ** (len(f"{rough_step:.0f}") - 1)
+        if rough_step >= 1
+        else 10.0 ** -_negative_exponent(rough_step)
+    )
+    step = power * next(step for step in _TICK_STEPS if step * power >= rough_step)
     number = int(first // step)
     values = []
     while number * step <= last:

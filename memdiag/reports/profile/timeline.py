@@ -24,8 +24,8 @@ class PhasePeak:
     """The peak of one phase, at the time of the largest sample next to it.
 
     Attributes:
-        transient_bytes: how far the peak exceeds start and end of its phase: memory that was
-            released.
+        transient_bytes: by how much the peak exceeds the start and the end of its phase. This
+            memory was released.
     """
 
     phase: PhaseName
@@ -55,8 +55,8 @@ class TimelineChart:
 
     Attributes:
         anonymous_bytes, file_bytes: None if the system does not split the resident set.
-        shared_bytes: None also if there was no shared memory. `file_bytes` includes shared memory
-            only if the record does not separate them.
+        shared_bytes: None also if there was no shared memory, or if the record does not separate
+            it. Then `file_bytes` includes it.
         baseline_file_bytes, baseline_shared_bytes: the baseline's file and shared pages.
     """
 
@@ -80,21 +80,24 @@ class TimelineChart:
     @property
     def layers(self) -> tuple[MemoryLayer, ...]:
         """The memory above the baseline by kind, from the bottom of the chart up."""
-        left = self.above_bytes
+        remaining_bytes = self.above_bytes
         if self.anonymous_bytes is None or self.baseline_file_bytes is None:
-            return (MemoryLayer(name="resident", above_bytes=left),)
-        found = []
+            return (MemoryLayer(name="resident", above_bytes=remaining_bytes),)
+        layers = []
         for name, sizes, base in (
             ("file-backed", self.file_bytes, self.baseline_file_bytes),
             ("shared", self.shared_bytes, self.baseline_shared_bytes),
         ):
             if sizes is not None:
-                own = tuple(
-                    min(max(0, size - base), limit) for size, limit in zip(sizes, left, strict=True)
+                layer_bytes = tuple(
+                    min(max(0, size - base), limit)
+                    for size, limit in zip(sizes, remaining_bytes, strict=True)
                 )
-                left = tuple(limit - part for limit, part in zip(left, own, strict=True))
-                found.append(MemoryLayer(name=name, above_bytes=own))
-        return (*found, MemoryLayer(name="anonymous", above_bytes=left))
+                remaining_bytes = tuple(
+                    limit - part for limit, part in zip(remaining_bytes, layer_bytes, strict=True)
+                )
+                layers.append(MemoryLayer(name=name, above_bytes=layer_bytes))
+        return (*layers, MemoryLayer(name="anonymous", above_bytes=remaining_bytes))
 
     @property
     def start_s(self) -> float:
@@ -114,32 +117,34 @@ class TimelineChart:
 
 
 def profile_timeline(profile: Profile, *, max_points: int = 4000) -> TimelineChart:
-    """Return the timeline of `profile` in at most about `max_points` samples."""
+    """Return the timeline of `profile`, with about `max_points` samples at most."""
     samples = profile.samples
-    seen = len(samples.rss_bytes)
-    while seen and samples.rss_bytes[seen - 1] == 0:
-        seen -= 1  # a process that has ended reads as zero
-    kept = thinned_indices(samples.rss_bytes[:seen], max_points)
-    anonymous = _complete_column(samples.anonymous_bytes, kept)
-    mapped = _complete_column(samples.file_and_shared_bytes, kept)
-    split = anonymous is not None and mapped is not None
-    shared = (
-        _complete_column(samples.shared_bytes, kept) if samples.shared_bytes and split else None
+    sample_count = len(samples.rss_bytes)
+    while sample_count and samples.rss_bytes[sample_count - 1] == 0:
+        sample_count -= 1  # a process that has ended reads as zero
+    indices = thinned_indices(samples.rss_bytes[:sample_count], max_points)
+    anonymous_bytes = _complete_column(samples.anonymous_bytes, indices)
+    file_bytes = _complete_column(samples.file_and_shared_bytes, indices)
+    is_split = anonymous_bytes is not None and file_bytes is not None
+    shared_bytes = (
+        _complete_column(samples.shared_bytes, indices)
+        if samples.shared_bytes and is_split
+        else None
     )
-    base = (baseline_memory(profile) if split else None) or UNKNOWN_MEMORY
-    base_file, base_shared = base.file_and_shared_bytes, 0
-    if mapped is not None and shared is not None:
-        mapped = tuple(size - part for size, part in zip(mapped, shared, strict=True))
-        base_file, base_shared = base.file_bytes, base.shared_bytes or 0
+    baseline = (baseline_memory(profile) if is_split else None) or UNKNOWN_MEMORY
+    baseline_file_bytes, baseline_shared_bytes = baseline.file_and_shared_bytes, 0
+    if file_bytes is not None and shared_bytes is not None:
+        file_bytes = tuple(size - part for size, part in zip(file_bytes, shared_bytes, strict=True))
+        baseline_file_bytes, baseline_shared_bytes = baseline.file_bytes, baseline.shared_bytes or 0
     return TimelineChart(
-        t_s=tuple(samples.t_s[i] for i in kept),
-        rss_bytes=tuple(samples.rss_bytes[i] for i in kept),
-        anonymous_bytes=anonymous if split else None,
-        file_bytes=mapped if split else None,
-        shared_bytes=shared,
+        t_s=tuple(samples.t_s[index] for index in indices),
+        rss_bytes=tuple(samples.rss_bytes[index] for index in indices),
+        anonymous_bytes=anonymous_bytes if is_split else None,
+        file_bytes=file_bytes if is_split else None,
+        shared_bytes=shared_bytes,
         baseline_bytes=profile.baseline_rss_bytes,
-        baseline_file_bytes=base_file,
-        baseline_shared_bytes=base_shared,
+        baseline_file_bytes=baseline_file_bytes,
+        baseline_shared_bytes=baseline_shared_bytes,
         weight_bytes=profile.model.weight_bytes,
         bands=span_bands(profile.spans),
         peaks=_phase_peaks(profile),
@@ -148,19 +153,19 @@ def profile_timeline(profile: Profile, *, max_points: int = 4000) -> TimelineCha
 
 def span_bands(spans: Sequence[Span]) -> tuple[PhaseBand, ...]:
     """Return a band for each sequence of spans of one phase."""
-    joined: list[PhaseBand] = []
+    bands: list[PhaseBand] = []
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
         start = span.start_s
-        if joined and joined[-1].phase == span.phase:
-            start = joined.pop().start_s
-        joined.append(PhaseBand(phase=span.phase, start_s=start, end_s=span.end_s))
-    return tuple(joined)
+        if bands and bands[-1].phase == span.phase:
+            start = bands.pop().start_s
+        bands.append(PhaseBand(phase=span.phase, start_s=start, end_s=span.end_s))
+    return tuple(bands)
 
 
 def _complete_column(column: Sequence[int | None], rows: Sequence[int]) -> tuple[int, ...] | None:
-    values = [column[i] for i in rows]
-    known = tuple(value for value in values if value is not None)
-    return known if known and len(known) == len(values) else None
+    values = [column[index] for index in rows]
+    known_values = tuple(value for value in values if value is not None)
+    return known_values if known_values and len(known_values) == len(values) else None
 
 
 def _phase_peaks(profile: Profile) -> tuple[PhasePeak, ...]:
@@ -169,11 +174,11 @@ def _phase_peaks(profile: Profile) -> tuple[PhasePeak, ...]:
         spans = [span for span in profile.spans if span.phase == phase.name]
         if phase.name == "start" or not spans:
             continue
-        highest = max(spans, key=lambda span: span.peak_rss_bytes)
+        highest_span = max(spans, key=lambda span: span.peak_rss_bytes)
         peaks.append(
             PhasePeak(
                 phase=phase.name,
-                t_s=_highest_sample_s(profile.samples, highest),
+                t_s=_highest_sample_s(profile.samples, highest_span),
                 rss_bytes=phase.peak_rss_bytes,
                 kind=phase.peak_kind,
                 overall=phase.name == profile.peak_phase,
@@ -212,22 +217,24 @@ def budget_limits(profile: Profile) -> tuple[BudgetLimit, ...]:
     judgement = profile.judgement
     if judgement is None:
         return ()
-    over = {breach.figure for breach in judgement.breaches if breach.against == "budget"}
+    exceeded_figures = {
+        breach.figure for breach in judgement.breaches if breach.against == "budget"
+    }
     phase_bands = span_bands(profile.spans)
-    found = []
+    limits = []
     for name, limit in judgement.budget.limits.items():
         is_whole_run = name in ("peak", "process_peak")
-        own = [band for band in phase_bands if is_whole_run or band.phase == name]
-        if not own:
+        limited_bands = [band for band in phase_bands if is_whole_run or band.phase == name]
+        if not limited_bands:
             continue
-        base = 0 if name == "process_peak" else profile.baseline_rss_bytes
-        found.append(
+        base_bytes = 0 if name == "process_peak" else profile.baseline_rss_bytes
+        limits.append(
             BudgetLimit(
                 label=f"budget {name} {format_size(limit)}",
-                rss_bytes=base + limit,
-                start_s=min(band.start_s for band in own),
-                end_s=max(band.end_s for band in own),
-                is_exceeded=name in over,
+                rss_bytes=base_bytes + limit,
+                start_s=min(band.start_s for band in limited_bands),
+                end_s=max(band.end_s for band in limited_bands),
+                is_exceeded=name in exceeded_figures,
             )
         )
-    return tuple(found)
+    return tuple(limits)

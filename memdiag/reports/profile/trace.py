@@ -21,13 +21,13 @@ _PHASES_TID, _RUNS_TID = 1, 2
 
 def profile_trace(profile: Profile) -> bytes:
     """Return `profile` as a trace: phases with their steps, runs, memory, and peaks."""
-    line = profile_timeline(profile)
+    timeline = profile_timeline(profile)
     events = [
         track_name("process_name", _PROFILE_PID, 0, model_file_name(profile.model.path)),
         track_name("thread_name", _PROFILE_PID, _PHASES_TID, "phases and steps"),
     ]
     events += memory_counter("memory, MiB", _PROFILE_PID, profile.samples)
-    for band in line.bands:
+    for band in timeline.bands:
         events.append(interval_slice(band.phase, "phase", (_PROFILE_PID, _PHASES_TID), band))
     for span in profile.spans:
         arguments: TraceEvent = {
@@ -37,18 +37,18 @@ def profile_trace(profile: Profile) -> bytes:
         }
         name = plain(span.name)
         events.append(interval_slice(name, "step", (_PROFILE_PID, _PHASES_TID), span, arguments))
-    for peak in line.peaks:
+    for peak in timeline.peaks:
         text = f"peak of {peak.phase}: {format_size(peak.rss_bytes)}"
         arguments = {"rss_bytes": peak.rss_bytes, "kind": peak.kind}
         events.append(instant_event(text, (_PROFILE_PID, _PHASES_TID), peak.t_s, arguments))
     runs = [(run, run.end_s) for run in profile.runs if run.end_s is not None]
     if runs:
         events.append(track_name("thread_name", _PROFILE_PID, _RUNS_TID, "runs"))
-    ended = 0
+    end_us = 0
     for number, (run, end_s) in enumerate(runs, start=1):
-        start = max(ended, trace_microseconds(end_s - run.latency_s))
-        ended = max(start, trace_microseconds(end_s))
+        start_us = max(end_us, trace_microseconds(end_s - run.latency_s))
+        end_us = max(start_us, trace_microseconds(end_s))
         arguments = {"rss_bytes": run.rss_bytes, "peak_rss_bytes": run.peak_rss_bytes}
         track = _PROFILE_PID, _RUNS_TID
-        events.append(complete_slice(f"run {number}", "run", track, start, ended, arguments))
+        events.append(complete_slice(f"run {number}", "run", track, start_us, end_us, arguments))
     return encoded_trace(events)

@@ -72,7 +72,7 @@ def document(recording: ProgramRun) -> Document:
                 title="Findings",
                 findings=[*map(_finding_text, recording.findings)],
                 summary=" ".join(sentences_after_findings(recording)),
-                # The table below says more than further findings.
+                # The table below tells more than further findings.
                 max_rows=1,
                 detail=Detail.ANSWER,
             ),
@@ -112,70 +112,72 @@ def _finding_text(finding: ProgramFinding) -> FindingText:
 
 
 def _largest_owners_block(recording: ProgramRun) -> list[Block]:
-    """Return the largest owners in the largest process, where their table has to be asked for."""
-    found = process_owners(recording)
-    if not found or _owner_table_detail(recording) is Detail.USUAL:
+    """Return the largest owners in the largest process, if their table is printed on request."""
+    owners_of_processes = process_owners(recording)
+    if not owners_of_processes or _owner_table_detail(recording) is Detail.USUAL:
         return []
-    process, xray, rows = found[0].process, found[0].xray, found[0].rows
-    subject = f"process {process.pid}: " if len(recording.processes) > 1 else ""
-    texts = [f"{subject}{largest_owners_text(rows, count)}" for count in (2, 3)]
-    title = {"end": "At end", "peak": "Near peak", "request": "On request"}[xray.reason]
+    owners = owners_of_processes[0]
+    subject = f"process {owners.process.pid}: " if len(recording.processes) > 1 else ""
+    texts = [f"{subject}{largest_owners_text(owners.rows, count)}" for count in (2, 3)]
+    title = {"end": "At end", "peak": "Near peak", "request": "On request"}[owners.xray.reason]
     text = texts[len(texts[1]) <= _MAX_OWNERS_LINE]
     return [SentenceBlock(title=title, text=text, formats=TERMINAL_ONLY)]
 
 
 def _owner_table_detail(recording: ProgramRun) -> Detail:
-    """Return how much has to be asked for, so that a terminal prints the tables of owners."""
+    """Return the detail from which on a terminal prints the tables of owners."""
     return Detail.ALL if recording.sessions or len(recording.processes) > 1 else Detail.USUAL
 
 
 def _run_timeline_blocks(recording: ProgramRun, answer: str) -> list[Block]:
-    line = run_timeline(recording)
-    if not recording.samples.t_s and not line.lanes:
+    timeline = run_timeline(recording)
+    if not recording.samples.t_s and not timeline.lanes:
         return []
-    has_bars = any(lane.bars for lane in line.lanes)
+    has_bars = any(lane.bars for lane in timeline.lanes)
     return [
         ChartBlock(
             title="Timeline",
             name="timeline",
             script="run.js",
-            data=lambda: {"run": asdict(line)},
+            data=lambda: {"run": asdict(timeline)},
             alt="Resident memory of each process over time"
             f"{', and the lives of its sessions' if has_bars else ''}. {answer}",
-            hints=_timeline_hints(recording, line, has_bars=has_bars),
+            hints=_timeline_hints(recording, timeline, has_bars=has_bars),
             has_ranges=True,
         )
     ]
 
 
-def _timeline_hints(recording: ProgramRun, line: RunTimeline, *, has_bars: bool) -> Sequence[str]:
-    """Return how to read the timeline, and what is not in it."""
-    how = (
+def _timeline_hints(
+    recording: ProgramRun, timeline: RunTimeline, *, has_bars: bool
+) -> Sequence[str]:
+    """Return how to read the timeline, and what it lacks."""
+    reading_hint = (
         "Drag to zoom; double-click for the whole run. With the keyboard: arrows, + and −, 0."
         " trace.json shows the same in ui.perfetto.dev, which reads it in the browser."
     )
     if has_bars:
-        how += (
+        reading_hint += (
             " Below the memory of a process are its sessions: the phases of the creation (the one"
             " with the peak is orange), the first run (blue), and the life until the release."
             " Diamonds are runs that raised the process's peak."
         )
-    if line.end_xrays:
-        what = (
+    if timeline.end_xrays:
+        xray_clause = (
             "the X-rays at the end were taken"
             if recording.is_watched
             else "processes waited for their X-rays at the end"
         )
-        how += f" In the shaded time, {what}."
-    gap = (
+        reading_hint += f" In the shaded time, {xray_clause}."
+    gap_hint = (
         "A sample is drawn until the next one: the memory between samples is not known. Two samples"
-        f" that differ are at most {format_duration(line.longest_gap_s)} apart."
+        f" that differ are at most {format_duration(timeline.longest_gap_s)} apart."
     )
-    return (how, gap if line.longest_gap_s else "", *left_out_texts(line))
+    return (reading_hint, gap_hint if timeline.longest_gap_s else "", *left_out_texts(timeline))
 
 
 def _session_blocks(recording: ProgramRun) -> list[Block]:
-    """Return the sessions (on a terminal without any, the processes), and remarks on them."""
+    """Return the sessions and remarks on them. A terminal shows the processes if there are none."""
     return [
         TableBlock(
             title="Sessions" if recording.sessions else "Processes",
@@ -199,7 +201,7 @@ def _session_blocks(recording: ProgramRun) -> list[Block]:
 def _peak_blocks(recording: ProgramRun) -> list[Block]:
     """Return what was active at the peak, and the phases of the sessions that rose most."""
     largest, models = largest_session(recording), model_names(recording)
-    created = sorted(recording.sessions, key=session_rise_bytes, reverse=True)[:_MAX_PHASE_TABLES]
+    sessions_by_rise = sorted(recording.sessions, key=session_rise_bytes, reverse=True)
     return [
         BulletBlock(
             title="Peak and largest rises",
@@ -215,36 +217,36 @@ def _peak_blocks(recording: ProgramRun) -> list[Block]:
                 formats=ALL_FORMATS if session is largest else PAGE_ONLY,
                 is_folded=session is not largest,
             )
-            for session in created
+            for session in sessions_by_rise[:_MAX_PHASE_TABLES]
         ),
     ]
 
 
 def _process_owner_blocks(recording: ProgramRun) -> list[Block]:
     """Return the owners of the memory of each process that was X-rayed."""
-    found, tiled = process_owners(recording), program_tiles(recording)
-    if not tiled:
+    owners_of_processes, tiles = process_owners(recording), program_tiles(recording)
+    if not tiles:
         return []
     return [
         ChartBlock(
             title="Who owns it",
             name="treemap",
             script="owners.js",
-            data=lambda: {"xrays": [{"tiles": tile_columns(tiled)}]},
+            data=lambda: {"xrays": [{"tiles": tile_columns(tiles)}]},
             alt="Processes, their sessions and the owners of their memory as tiles; the tables"
             " below contain the same",
             hints=("Click a tile to zoom in, the bar above to zoom out.",),
         ),
         *(
             TableBlock(
-                title=f"Owners in process {each.process.pid} {each.moment}",
-                table=each.table(),
+                title=f"Owners in process {owners.process.pid} {owners.moment}",
+                table=owners.table(),
                 max_rows=_MAX_USUAL_ROWS,
                 detail=_owner_table_detail(recording),
                 short="owners of the memory" if number == 0 else "",
                 is_folded=number > 0,
             )
-            for number, each in enumerate(found[:_MAX_OWNER_TABLES])
+            for number, owners in enumerate(owners_of_processes[:_MAX_OWNER_TABLES])
         ),
     ]
 

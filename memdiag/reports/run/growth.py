@@ -17,7 +17,7 @@ from memdiag.reports.xray.memory_owners import owner_rows
 from memdiag.units import format_duration, format_rate, format_size
 
 MIN_MEMORY_SHARE = 0.8
-"""An X-ray shows the owners of the growth if the process has this share of its memory then."""
+"""Share of the memory at the end of the growth that an X-ray must have to show its owners."""
 
 _STABLE_OWNER_KINDS = (
     "weights",
@@ -35,35 +35,35 @@ _MAX_LEAK_COMMAND = 200
 def can_be_observed(recording: ProgramRun, process: ProgramProcess) -> bool:
     """Return whether `memdiag leak` can probably observe a process that was watched.
 
-    A process whose X-rays were waited for in vain have ended, as a rule.
+    A process that was waited for without getting an X-ray has usually ended.
     """
-    lasts = process.ended_s is None and bool(recording.xrays or not recording.end_waits)
-    return recording.is_watched and lasts and process.onnxruntime is not None
+    goes_on = process.ended_s is None and bool(recording.xrays or not recording.end_waits)
+    return recording.is_watched and goes_on and process.onnxruntime is not None
 
 
 def recorded_growth_texts(recording: ProgramRun, growth: RecordedGrowth) -> tuple[str, str]:
-    """Return the growth with its largest owner in sentences, and what tells more of it."""
+    """Return sentences on the growth and its largest owner, and what tells more about it."""
     process = growth.process
     remedy = ""
     subject = f"Process {process.pid}" if len(recording.processes) > 1 else "Memory"
     sizes = f"{format_size(growth.start_bytes)} to {format_size(growth.end_bytes)}"
     duration = format_duration(growth.seconds)
     if not growth.runs:
-        a_second = format_rate(growth.rate(growth.seconds))
+        rate = format_rate(growth.rate(growth.seconds))
         end = "the end of the recording" if process.ended_s is None else "its end"
-        text = f"{subject} was still growing at {end}: {sizes} in {duration}, {a_second} a second."
+        text = f"{subject} was still growing at {end}: {sizes} in {duration}, {rate} a second."
     else:
-        ran = [each for each in recording.sessions if each.number in growth.sessions]
-        plural = "s" if len(ran) > 1 else ""
+        sessions = [session for session in recording.sessions if session.number in growth.sessions]
+        plural = "s" if len(sessions) > 1 else ""
+        numbers = number_ranges_text(session.number for session in sessions)
         text = (
-            f"{subject} was still growing at the last run of session{plural}"
-            f" {number_ranges_text(each.number for each in ran)}: {sizes} in {duration}, about"
-            f" {format_rate(growth.rate(growth.runs))} a run."
+            f"{subject} was still growing at the last run of session{plural} {numbers}:"
+            f" {sizes} in {duration}, about {format_rate(growth.rate(growth.runs))} a run."
         )
-        if all(is_calibrator(session.created_at) for session in ran):
+        if all(is_calibrator(session.created_at) for session in sessions):
             text = f"{text} {CALIBRATORS_KEEP}."
             remedy = f"{capitalized(CALIBRATION_ADVICE)}."
-    xrays = [each for each in last_xrays(recording) if each.pid == process.pid]
+    xrays = [xray for xray in last_xrays(recording) if xray.pid == process.pid]
     if xrays and xrays[0].attribution.resident_bytes >= MIN_MEMORY_SHARE * growth.end_bytes:
         text = f"{text} {largest_owner_sentence(xrays[0])}".strip()
     if remedy:
@@ -79,9 +79,9 @@ def recorded_growth_texts(recording: ProgramRun, growth: RecordedGrowth) -> tupl
 
 
 def _no_onnxruntime_advice(recording: ProgramRun, process: ProgramProcess) -> str:
-    """Return what tells more of the growth of a process in which no onnxruntime was recognized.
+    """Return what tells more about the growth of a process without a recognized onnxruntime.
 
-    Empty if it was X-rayed: then it has an onnxruntime whose release is not known.
+    Empty if it was X-rayed, because it then has an onnxruntime of an unknown release.
     """
     if any(xray.pid == process.pid for xray in recording.xrays):
         return ""
@@ -92,14 +92,14 @@ def _no_onnxruntime_advice(recording: ProgramRun, process: ProgramProcess) -> st
 
 
 def largest_owner_sentence(xray: ProcessXray) -> str:
-    """Return the owner that takes most besides weights and libraries; empty if none does."""
+    """Return a sentence on the largest owner besides weights and libraries; empty for none."""
     rows = [row for row in owner_rows(xray.attribution) if row.kind not in _STABLE_OWNER_KINDS]
     row = max(rows, key=lambda row: row.size_bytes, default=None)
     if row is None or not row.size_bytes:
         return ""
-    what = f" ({row.sentence})" if row.sentence else ""
-    size = f"{row.label}: {format_size(row.size_bytes)}{what}"
+    remark = f" ({row.sentence})" if row.sentence else ""
+    size = f"{row.label}: {format_size(row.size_bytes)}{remark}"
     if xray.reason == "end":
         return f"Besides weights and libraries, most is {size}."
-    # Its end could not be read: what a run had in use then may be free since.
+    # The end could not be read. What a run had in use at the X-ray may be free since then.
     return f"After {format_duration(xray.t_s)}, besides weights and libraries, most was {size}."

@@ -46,7 +46,7 @@ _MAX_REMARKS = 5  # of a kind
 _MAX_ERROR_MESSAGE = 300
 
 MIN_PSS_SHARE = 0.9
-"""A proportional set was read near the peak if the resident sets then were this share of it."""
+"""Share of the peak that the resident sets must have for a reading to be near the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class RunHeadline:
     Attributes:
         first: whether the memory was still growing, the session that takes most, the peak, and the
             numbers of processes, sessions and models.
-        second: what tells more of the growth, how the program ended, and what the figures count.
+        second: what tells more about the growth, how the program ended, and what the figures count.
         facts: the runtime and the machine.
         is_success: whether the program ended with exit code 0, or goes on.
     """
@@ -73,35 +73,37 @@ MIN_ALIKE, _MIN_ALIKE_OF_MODEL = 0.95, 0.5
 
 MIN_REST_RISE_BYTES = MIB
 _MIN_REST_RISE_SHARE = 0.005
-"""A process that was watched without a steady growth is said to have risen from this on."""
+"""Share of the peak from which on a rise without steady growth of a watched process is stated."""
 
 MIN_END_XRAYS_S = 0.1
-"""Seconds of X-rays that are stated."""
+"""Seconds from which on the time for X-rays is stated."""
 
 
 def run_headline(recording: ProgramRun) -> RunHeadline:
     """Return the headline of `recording`."""
     pss = pss_near_peak(recording)
-    shared = ""
+    pss_sentences = ""
     if len(recording.processes) > 1 and pss is not None:
-        shared = (
+        pss_sentences = (
             "The sum counts pages that processes share for each of them. The second figure counts"
             " them once (PSS); it is read less often and may have been higher."
         )
     elif len(recording.processes) > 1:
-        shared = (
+        pss_sentences = (
             "The sum counts pages that processes share for each of them. A figure that counts them"
             " once (PSS) was not read near the peak."
         )
     growth = recorded_growth(recording)
-    grows, advice = recorded_growth_texts(recording, growth) if growth else ("", "")
-    counts = _counts_sentence(recording, is_growing=growth is not None)
+    growth_text, advice = recorded_growth_texts(recording, growth) if growth else ("", "")
+    counts_sentence = _counts_sentence(recording, is_growing=growth is not None)
     version = recording.environment.onnxruntime
     cpus = counted(recording.environment.cpu_count, "CPU")
     return RunHeadline(
         program=shortened(command_text(recording.command), 120) or "program",
         first=" ".join(
-            filter(None, (grows, _largest_and_peak_text(recording, pss, growth), counts))
+            filter(
+                None, (growth_text, _largest_and_peak_text(recording, pss, growth), counts_sentence)
+            )
         ),
         second=" ".join(
             filter(
@@ -109,7 +111,7 @@ def run_headline(recording: ProgramRun) -> RunHeadline:
                 (
                     advice,
                     _exit_sentence(recording),
-                    shared,
+                    pss_sentences,
                     container_sentence(recording.environment, recording.group),
                 ),
             )
@@ -131,44 +133,49 @@ def _largest_and_peak_text(
 ) -> str:
     """Return which session takes most, and the peak; empty if neither is known.
 
-    No session is said to take most where the memory grew by more than it rose for any.
+    If the memory grew by more than it rose for any session, no session is named.
     """
-    largest = (
+    largest_text = (
         _largest_session_text(recording)
         if growth is None or growth.bytes <= _largest_rise_bytes(recording)
         else ""
     )
     if not recording.peak_rss_bytes:
-        return f"{largest}." if largest else ""
-    size, at = format_size(recording.peak_rss_bytes), format_duration(recording.peak_s)
+        return f"{largest_text}." if largest_text else ""
+    size, peak_time = format_size(recording.peak_rss_bytes), format_duration(recording.peak_s)
     if len(recording.processes) > 1:
-        once = ""
+        pss_clause = ""
         if pss is not None:
-            once = (
+            pss_clause = (
                 f", {format_size(pss.pss_bytes)} if shared pages are counted once (read at"
                 f" {format_duration(pss.t_s)})"
             )
-        during = " during the recording" if recording.is_watched else ""
-        reading = _watched_peak_kind(recording) if recording.is_watched else f"at {at}"
-        together = f"The processes took at most {size} together{during} ({reading}){once}."
-        return f"{largest}. {together}" if largest else together
+        period = " during the recording" if recording.is_watched else ""
+        peak_kind = _watched_peak_kind(recording) if recording.is_watched else f"at {peak_time}"
+        peak_sentence = (
+            f"The processes took at most {size} together{period} ({peak_kind}){pss_clause}."
+        )
+        return f"{largest_text}. {peak_sentence}" if largest_text else peak_sentence
     if recording.is_watched:
         return _watched_memory_text(recording, is_growing=growth is not None)
-    if largest:
-        return f"{largest}; the program's peak is {size}, {_peak_activity_text(recording)}."
+    if largest_text:
+        return f"{largest_text}; the program's peak is {size}, {_peak_activity_text(recording)}."
     return f"The program's peak is {size}, {_peak_activity_text(recording)}."
 
 
 def _watched_memory_text(recording: ProgramRun, *, is_growing: bool) -> str:
-    """Return the largest memory of a process that was watched, and its peak before if higher.
+    """Return the largest memory of a watched process, and its earlier peak if that is higher.
 
-    Its largest owner follows, unless the sentence on growth has it, or no X-ray was taken.
+    Its largest owner follows, unless the sentence on growth names it, or no X-ray was taken.
     """
-    highest = recording.peak_rss_bytes
-    earlier = max((each.earlier_peak_rss_bytes or 0 for each in recording.processes), default=0)
-    before = ""
-    if earlier > highest and format_size(earlier) != format_size(highest):
-        before = f"; the process's peak before was {format_size(earlier)}"
+    peak_bytes = recording.peak_rss_bytes
+    earlier_peak_bytes = max(
+        (process.earlier_peak_rss_bytes or 0 for process in recording.processes), default=0
+    )
+    earlier_peak_clause = ""
+    earlier_size = format_size(earlier_peak_bytes)
+    if earlier_peak_bytes > peak_bytes and earlier_size != format_size(peak_bytes):
+        earlier_peak_clause = f"; the process's peak before was {earlier_size}"
     owner = ""
     if recording.xrays:
         owner = "" if is_growing else largest_owner_sentence(last_xrays(recording)[0])
@@ -179,8 +186,8 @@ def _watched_memory_text(recording: ProgramRun, *, is_growing: bool) -> str:
         filter(
             None,
             (
-                f"Largest memory during the recording: {format_size(highest)}"
-                f" ({_watched_peak_kind(recording)}){before}.",
+                f"Largest memory during the recording: {format_size(peak_bytes)}"
+                f" ({_watched_peak_kind(recording)}){earlier_peak_clause}.",
                 "" if is_growing else _rest_rise_sentence(recording, recording.processes[0]),
                 owner,
             ),
@@ -189,32 +196,34 @@ def _watched_memory_text(recording: ProgramRun, *, is_growing: bool) -> str:
 
 
 def _rest_rise_sentence(recording: ProgramRun, process: ProgramProcess) -> str:
-    """Return whether the memory of a process that was watched rose; empty if that is not known."""
+    """Return a sentence on whether the memory of a watched process rose; empty if unknown."""
     rise = rise_at_rest(process)
     if rise is None:
         return ""
-    least = max(MIN_REST_RISE_BYTES, round(_MIN_REST_RISE_SHARE * recording.peak_rss_bytes))
+    min_rise_bytes = max(
+        MIN_REST_RISE_BYTES, round(_MIN_REST_RISE_SHARE * recording.peak_rss_bytes)
+    )
     duration = format_duration(rise.seconds)
     is_alive = can_be_observed(recording, process)
-    if rise.bytes >= least:
-        rose = f"It rose by {format_size(rise.bytes)} in {duration}, not steadily"
+    if rise.bytes >= min_rise_bytes:
+        rise_clause = f"It rose by {format_size(rise.bytes)} in {duration}, not steadily"
         if not is_alive:
-            return f"{rose}."
+            return f"{rise_clause}."
         return (
-            f"{rose}: memdiag leak {process.pid} tells whether it goes on, memdiag leak -- COMMAND"
-            " at which run it rose."
+            f"{rise_clause}: memdiag leak {process.pid} tells whether it goes on, memdiag leak --"
+            " COMMAND at which run it rose."
         )
-    if rise.end_bytes >= least:
-        more = f"; memdiag leak {process.pid} tells which" if is_alive else ""
+    if rise.end_bytes >= min_rise_bytes:
+        advice = f"; memdiag leak {process.pid} tells which" if is_alive else ""
         return (
             f"At the end of the {duration} it had {format_size(rise.end_bytes)} more than at times"
-            f" in the second half of them: of a run in progress, or for good{more}."
+            f" in the second half of them: of a run in progress, or for good{advice}."
         )
     return f"No growth was seen in {duration}."
 
 
 def _watched_peak_kind(recording: ProgramRun) -> str:
-    """Return the kind of the peak; with its time, unless it is a mark between two samples."""
+    """Return the kind of the peak, with its time if it is a sample."""
     if recording.peak_rss_bytes > max(recording.samples.rss_bytes, default=0):
         return "exact"
     return f"sampled, at {format_duration(recording.peak_s)}"
@@ -222,92 +231,106 @@ def _watched_peak_kind(recording: ProgramRun) -> str:
 
 def _largest_rise_bytes(recording: ProgramRun) -> int:
     """Return the largest rise of memory in a creation, a first run or a later run."""
-    session, largest = largest_session(recording), largest_run_rise(recording)
-    return max(session_rise_bytes(session) if session else 0, largest.bytes if largest else 0)
+    session, run_rise = largest_session(recording), largest_run_rise(recording)
+    return max(session_rise_bytes(session) if session else 0, run_rise.bytes if run_rise else 0)
 
 
 def _largest_session_text(recording: ProgramRun) -> str:
     """Return ``Session 2 (m.onnx) takes most: +60 MiB in its creation and first run``.
 
-    A later run that raised the memory by more comes first, and before it a fork that runs the
-    sessions of its parent and is much larger than each process with sessions of its own.
+    If a later run raised the memory by more, that run is named. If a fork runs the sessions of its
+    parent and is much larger than each process that created sessions, the fork is named.
     """
     session = largest_session(recording)
-    rise = session_rise_bytes(session) if session is not None else 0
+    rise_bytes = session_rise_bytes(session) if session is not None else 0
     fork = _largest_fork(recording)
     if fork is not None:
         size = format_size(fork.peak_rss_bytes)
         return f"Process {fork.pid}, a fork of {fork.forked_from}, takes most: {size} at its peak"
-    largest = largest_run_rise(recording)
-    if largest is not None and largest.bytes > rise:
-        name, shapes = session_name(largest.session, model_names(recording)), largest.shapes
-        size = format_size(largest.bytes, signed=True)
-        return f"A run of {name} with {shapes} takes most: {size} in process {largest.session.pid}"
-    if session is None or not rise:
+    run_rise = largest_run_rise(recording)
+    if run_rise is not None and run_rise.bytes > rise_bytes:
+        name, shapes = session_name(run_rise.session, model_names(recording)), run_rise.shapes
+        size = format_size(run_rise.bytes, signed=True)
+        return f"A run of {name} with {shapes} takes most: {size} in process {run_rise.session.pid}"
+    if session is None or not rise_bytes:
         return ""
     name = f"S{session_name(session, model_names(recording))[1:]}"
-    alike = [
-        session_rise_bytes(other)
-        for other in recording.sessions
-        if _is_about_as_large(other, session)
+    similar_rises = [
+        session_rise_bytes(other_session)
+        for other_session in recording.sessions
+        if _is_about_as_large(other_session, session)
     ]
-    when = "creation and first run" if _has_run_itself(session) else "creation"
-    if len(alike) > 1 and not session.shared_with:
-        others = counted(len(alike) - 1, "more session")
-        least = min(alike)
+    steps = "creation and first run" if _has_run_itself(session) else "creation"
+    if len(similar_rises) > 1 and not session.shared_with:
+        other_sessions = counted(len(similar_rises) - 1, "more session")
+        smallest_rise = min(similar_rises)
         size = f"about {session_rise_text(session)}"
-        if least < MIN_ALIKE * rise:
-            size = f"{format_size(least, signed=True)} to {format_size(rise, signed=True)}"
-        return f"{name} and {others} take most: {size} each in their {when}"
+        if smallest_rise < MIN_ALIKE * rise_bytes:
+            smallest_size = format_size(smallest_rise, signed=True)
+            size = f"{smallest_size} to {format_size(rise_bytes, signed=True)}"
+        return f"{name} and {other_sessions} take most: {size} each in their {steps}"
     if session.error is not None:
-        when += ", which failed"
+        steps += ", which failed"
     if session.shared_with:
-        together = number_ranges_text({session.number, *session.shared_with})
+        session_numbers = number_ranges_text({session.number, *session.shared_with})
         return (
-            f"Sessions {together}, created or run at the same time, take most:"
-            f" {session_rise_text(session)} in the {when} of session {session.number}"
+            f"Sessions {session_numbers}, created or run at the same time, take most:"
+            f" {session_rise_text(session)} in the {steps} of session {session.number}"
         )
     verb = "takes most:" if len(recording.sessions) > 1 else "takes"
-    at_once = f", with up to {session.run_threads} runs at once" if session.run_threads > 1 else ""
-    return f"{name} {verb} {session_rise_text(session)} in its {when}{at_once}"
+    threads_clause = (
+        f", with up to {session.run_threads} runs at once" if session.run_threads > 1 else ""
+    )
+    return f"{name} {verb} {session_rise_text(session)} in its {steps}{threads_clause}"
 
 
-def _is_about_as_large(other: ProgramSession, largest: ProgramSession) -> bool:
-    """Return whether `other` takes about as much as `largest`.
+def _is_about_as_large(session: ProgramSession, reference: ProgramSession) -> bool:
+    """Return whether `session` takes about as much as `reference`.
 
-    Later sessions of a model need not take what the first one's creation freed.
+    Later sessions of a model may take less: they reuse what the creation of the first one freed.
     """
-    is_copy = (other.pid, other.model_key) == (largest.pid, largest.model_key)
+    is_copy = (session.pid, session.model_key) == (reference.pid, reference.model_key)
     share = _MIN_ALIKE_OF_MODEL if is_copy else MIN_ALIKE
-    return session_rise_bytes(other) >= share * session_rise_bytes(largest)
+    return session_rise_bytes(session) >= share * session_rise_bytes(reference)
 
 
 def _largest_fork(recording: ProgramRun) -> ProgramProcess | None:
-    """Return the fork that is much larger than any process with sessions; None for none."""
-    owners = {session.pid for session in recording.sessions}
-    owned = max(
-        (each.peak_rss_bytes for each in recording.processes if each.pid in owners), default=0
+    """Return the largest fork if it is much larger than any process with sessions."""
+    pids_with_sessions = {session.pid for session in recording.sessions}
+    max_session_process_bytes = max(
+        (
+            process.peak_rss_bytes
+            for process in recording.processes
+            if process.pid in pids_with_sessions
+        ),
+        default=0,
     )
-    forks = [each for each in recording.processes if each.inherited and each.pid not in owners]
-    largest = max(forks, key=lambda each: each.peak_rss_bytes, default=None)
-    if largest is None or MIN_ALIKE * largest.peak_rss_bytes <= owned:
+    forks = [
+        process
+        for process in recording.processes
+        if process.inherited and process.pid not in pids_with_sessions
+    ]
+    largest_fork = max(forks, key=lambda process: process.peak_rss_bytes, default=None)
+    if largest_fork is None or MIN_ALIKE * largest_fork.peak_rss_bytes <= max_session_process_bytes:
         return None
-    return largest
+    return largest_fork
 
 
 def _peak_activity_text(recording: ProgramRun) -> str:
     """Return the activity at the peak; the largest session is named without its model."""
-    found = session_activities(recording, recording.peak_s)
+    activities = session_activities(recording, recording.peak_s)
     session = largest_session(recording)
-    if len(found) == 1 and found[0].session is session and session_rise_bytes(session):
-        # Of runs at once any may have been the one that raised the memory.
-        shapes = f" ({found[0].shapes})" if found[0].shapes and session.run_threads < 2 else ""
-        return f"in {found[0].short_text}{shapes}"
-    where = activities_text(recording, recording.peak_s)
-    if where:
-        return f"in {where}"
-    known = idle_moment_clause(recording, recording.peak_s)
-    return f"at {format_duration(recording.peak_s)}{known and f', {known}'}"
+    if len(activities) == 1 and activities[0].session is session and session_rise_bytes(session):
+        # If several runs were under way, any of them may have raised the memory.
+        shapes = (
+            f" ({activities[0].shapes})" if activities[0].shapes and session.run_threads < 2 else ""
+        )
+        return f"in {activities[0].short_text}{shapes}"
+    activity_text = activities_text(recording, recording.peak_s)
+    if activity_text:
+        return f"in {activity_text}"
+    idle_clause = idle_moment_clause(recording, recording.peak_s)
+    return f"at {format_duration(recording.peak_s)}{idle_clause and f', {idle_clause}'}"
 
 
 def _counts_sentence(recording: ProgramRun, *, is_growing: bool) -> str:
@@ -332,15 +355,15 @@ def _counts_sentence(recording: ProgramRun, *, is_growing: bool) -> str:
 def pss_near_peak(recording: ProgramRun) -> PssReading | None:
     """Return the largest proportional set; None if none was read near the peak.
 
-    It is read seldom, so that the largest reading may belong to a moment with far less memory.
+    It is read seldom, so the largest reading may be from a moment with far less memory.
     """
     samples = recording.samples
     readings = list(map(PssReading, samples.proportional_t_s, samples.pss_bytes))
     if any(
-        _sampled_rss_bytes(recording, each.t_s) >= MIN_PSS_SHARE * recording.peak_rss_bytes
-        for each in readings
+        _sampled_rss_bytes(recording, reading.t_s) >= MIN_PSS_SHARE * recording.peak_rss_bytes
+        for reading in readings
     ):
-        return max(readings, key=lambda each: each.pss_bytes)
+        return max(readings, key=lambda reading: reading.pss_bytes)
     return None
 
 
@@ -363,7 +386,7 @@ def _exit_sentence(recording: ProgramRun) -> str:
 def session_remarks(recording: ProgramRun) -> tuple[str, ...]:
     """Return sentences on sessions that failed, never ran, or were created together with others.
 
-    The last one is on the memory of one more process.
+    The last sentence is about the memory of one more process.
     """
     models = model_names(recording)
     if recording.is_watched:
@@ -389,45 +412,63 @@ def session_remarks(recording: ProgramRun) -> tuple[str, ...]:
 
 
 def _pool_process_sentences(recording: ProgramRun) -> Iterator[str]:
-    """Yield what one more of the processes of a pool takes: the memory that it does not share.
+    """Yield what one more process of a pool takes, which is the memory that it does not share.
 
-    Memory that a process shared with others is its own once they have ended, so that the figures at
-    the ends of the processes differ. The rise from its last X-ray to its peak counts as its own.
+    Memory that a process shared with others becomes private once they have ended, so the figures at
+    the ends of the processes differ. The rise from the last X-ray to the peak counts as private.
     """
-    models = {session.number: session.model_key for session in recording.sessions}
-    processes = {process.pid: process for process in recording.processes}
-    pools: dict[Hashable, list[ProcessXray]] = {}
+    model_by_session = {session.number: session.model_key for session in recording.sessions}
+    process_by_pid = {process.pid: process for process in recording.processes}
+    xrays_by_pool: dict[Hashable, list[ProcessXray]] = {}
     for xray in last_xrays(recording):
-        process = processes[xray.pid]
-        own = [session.number for session in recording.sessions if session.pid == process.pid]
-        found = [*own, *(each.session for each in process.inherited)]
-        keys = tuple(sorted(models[number] for number in found if number in models))
+        process = process_by_pid[xray.pid]
+        created_sessions = [
+            session.number for session in recording.sessions if session.pid == process.pid
+        ]
+        inherited_sessions = [copy.session for copy in process.inherited]
+        used_sessions = [*created_sessions, *inherited_sessions]
+        keys = tuple(
+            sorted(
+                model_by_session[number] for number in used_sessions if number in model_by_session
+            )
+        )
         key = process.parent, process_name(process, recording), keys
-        pools.setdefault(key, []).append(xray)
-    for xrays in pools.values():
-        sizes = [sum(each.private_bytes for each in x.attribution.owners) for x in xrays]
+        xrays_by_pool.setdefault(key, []).append(xray)
+    for xrays in xrays_by_pool.values():
+        sizes = [sum(owner.private_bytes for owner in xray.attribution.owners) for xray in xrays]
         if len(sizes) > 1:
-            least, most = format_size(min(sizes)), format_size(max(sizes))
-            takes = f"about {least}" if least == most else f"{least} to {most}"
+            smallest_size, largest_size = format_size(min(sizes)), format_size(max(sizes))
+            size_text = (
+                f"about {smallest_size}"
+                if smallest_size == largest_size
+                else f"{smallest_size} to {largest_size}"
+            )
             pids = some_of(sorted(str(xray.pid) for xray in xrays))
-            peak = max(
+            peak_bytes = max(
                 size
-                + processes[xray.pid].peak_rss_bytes
+                + process_by_pid[xray.pid].peak_rss_bytes
                 - sum(owner.bytes for owner in xray.attribution.owners)
                 for xray, size in zip(xrays, sizes, strict=True)
             )
-            at_peak = f", and up to {format_size(peak)} at its peak" if peak > max(sizes) else ""
+            peak_clause = (
+                f", and up to {format_size(peak_bytes)} at its peak"
+                if peak_bytes > max(sizes)
+                else ""
+            )
             yield (
-                f"One more process like {pids} takes {takes}{at_peak}: the memory that each shares"
-                " with no other process in its last X-ray."
+                f"One more process like {pids} takes {size_text}{peak_clause}: the memory that"
+                " each shares with no other process in its last X-ray."
             )
 
 
 def _limited_sentences(sentences: Sequence[str]) -> Sequence[str]:
-    more = len(sentences) - _MAX_REMARKS
-    if more <= 0:
+    omitted_count = len(sentences) - _MAX_REMARKS
+    if omitted_count <= 0:
         return sentences
-    return [*sentences[:_MAX_REMARKS], f"{more:,} more sentences of this kind are in the report."]
+    return [
+        *sentences[:_MAX_REMARKS],
+        f"{omitted_count:,} more sentences of this kind are in the report.",
+    ]
 
 
 def _failure_sentences(recording: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
@@ -437,19 +478,20 @@ def _failure_sentences(recording: ProgramRun, models: Mapping[str, str]) -> Iter
             message = shortened(plain(session.error), _MAX_ERROR_MESSAGE)
             yield f"{name} could not be created: {message.rstrip('.')}."
         elif session.creation_s is None:
-            last = f" in {session.phases[-1].name}" if session.phases else ""
-            yield f"{name} was not finished{last} when its process ended."
+            phase_text = f" in {session.phases[-1].name}" if session.phases else ""
+            yield f"{name} was not finished{phase_text} when its process ended."
 
 
 def _idle_session_sentences(recording: ProgramRun, models: Mapping[str, str]) -> Iterator[str]:
-    idle = [session for session in recording.sessions if is_idle(session)]
-    if idle:
-        plural = "s" if len(idle) > 1 else ""
-        found = list(dict.fromkeys(models[session.model_key] for session in idle))
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    idle_sessions = [session for session in recording.sessions if is_idle(session)]
+    if idle_sessions:
+        plural = "s" if len(idle_sessions) > 1 else ""
+        idle_models = list(dict.fromkeys(models[session.model_key] for session in idle_sessions))
+        more_text = f" and {len(idle_models) - 3} more" if len(idle_models) > 3 else ""
+        numbers = number_ranges_text(session.number for session in idle_sessions)
         yield (
-            f"Session{plural} {number_ranges_text(each.number for each in idle)} never ran"
-            f" ({', '.join(shortened(name, 40) for name in found[:3])}{more})."
+            f"Session{plural} {numbers} never ran"
+            f" ({', '.join(shortened(name, 40) for name in idle_models[:3])}{more_text})."
         )
 
 
@@ -459,9 +501,9 @@ def is_idle(session: ProgramSession) -> bool:
 
 
 def has_run(session: ProgramSession) -> bool:
-    """Return whether `session` was run, also if the number of runs was lost with its process.
+    """Return whether `session` was run, even if the number of runs was lost with its process.
 
-    Runs of its copies in forks count.
+    Runs of its copies in forks count, too.
     """
     return _has_run_itself(session) or session.forked_run_count > 0
 
@@ -473,41 +515,49 @@ def _has_run_itself(session: ProgramSession) -> bool:
 def runs_text(sessions: Sequence[ProgramSession]) -> str:
     """Return the number of runs of all `sessions`; ``≥ 1`` if some were not reported.
 
-    Runs in forks are named: ``20 in forks``.
+    Runs in forks are counted separately: ``20 in forks``.
     """
-    known = sum(session.run_count for session in sessions)
-    lost = sum(_has_run_itself(session) and not session.run_count for session in sessions)
-    forked = sum(session.forked_run_count for session in sessions)
-    text = f"≥ {known + lost:,}" if lost else f"{known:,}"
-    if not forked:
+    known_runs = sum(session.run_count for session in sessions)
+    unreported_runs = sum(
+        _has_run_itself(session) and not session.run_count for session in sessions
+    )
+    forked_runs = sum(session.forked_run_count for session in sessions)
+    text = f"≥ {known_runs + unreported_runs:,}" if unreported_runs else f"{known_runs:,}"
+    if not forked_runs:
         return text
-    return f"{text} + {forked:,} in forks" if known + lost else f"{forked:,} in forks"
+    return (
+        f"{text} + {forked_runs:,} in forks"
+        if known_runs + unreported_runs
+        else f"{forked_runs:,} in forks"
+    )
 
 
 def _shared_peak_sentences(recording: ProgramRun) -> Iterator[str]:
-    shared = [session for session in recording.sessions if session.shared_with]
+    sharing_sessions = [session for session in recording.sessions if session.shared_with]
 
-    def together(session: ProgramSession) -> list[int]:
+    def shared_numbers(session: ProgramSession) -> list[int]:
         return sorted({session.number, *session.shared_with})
 
-    for group, found in groupby(sorted(shared, key=together), key=together):
-        own = [session.number for session in found]
-        plural = "s" if len(own) > 1 else ""
-        if own == group:
+    for group, sessions in groupby(
+        sorted(sharing_sessions, key=shared_numbers), key=shared_numbers
+    ):
+        numbers = [session.number for session in sessions]
+        plural = "s" if len(numbers) > 1 else ""
+        if numbers == group:
             yield (
-                f"Sessions {number_ranges_text(own)} were created or run at the same time in one"
-                " process: the peaks of their phases cannot be told apart."
+                f"Sessions {number_ranges_text(numbers)} were created or run at the same time in"
+                " one process: the peaks of their phases cannot be told apart."
             )
             continue
-        others = [number for number in group if number not in own]
+        other_numbers = [number for number in group if number not in numbers]
         yield (
-            f"The peaks of session{plural} {number_ranges_text(own)} are shared with session"
-            f"{'s' if len(others) > 1 else ''} {number_ranges_text(others)}, created or run at the"
-            " same time in the same process."
+            f"The peaks of session{plural} {number_ranges_text(numbers)} are shared with session"
+            f"{'s' if len(other_numbers) > 1 else ''} {number_ranges_text(other_numbers)}, created"
+            " or run at the same time in the same process."
         )
 
 
 def finding_texts(finding: ProgramFinding) -> tuple[str, str]:
-    """Return the number of findings, and the next step."""
+    """Return the message of `finding` with its name and size, and its remedy."""
     size = f" ({format_size(finding.bytes)})" if finding.bytes is not None else ""
     return f"{plain(finding.name)}{size}: {plain(finding.message)}", plain(finding.remedy)

@@ -22,16 +22,23 @@ _MULTIPROCESSING_NAMES = {
 def model_names(recording: ProgramRun) -> Mapping[str, str]:
     """Return the name of each model by its key: the file name.
 
-    A file name that several models share gets as many folders as distinguish them.
+    If several models share a file name, it gets as many folders as it takes to distinguish them.
     """
     names = {session.model_key: _bytes_model_name(session) for session in recording.sessions}
     paths = {session.model.path for session in recording.sessions if session.model.path}
-    parts = {path: PurePath(path).parts for path in paths}
-    tails = Counter(own[-count:] for own in parts.values() for count in range(1, len(own) + 1))
-    for path, own in parts.items():
-        counts = range(1, len(own))
-        count = next((count for count in counts if tails[own[-count:]] == 1), len(own))
-        names[path] = plain(str(PurePath(*own[-count:])))
+    parts_by_path = {path: PurePath(path).parts for path in paths}
+    path_end_counts = Counter(
+        path_parts[-count:]
+        for path_parts in parts_by_path.values()
+        for count in range(1, len(path_parts) + 1)
+    )
+    for path, path_parts in parts_by_path.items():
+        counts = range(1, len(path_parts))
+        count = next(
+            (count for count in counts if path_end_counts[path_parts[-count:]] == 1),
+            len(path_parts),
+        )
+        names[path] = plain(str(PurePath(*path_parts[-count:])))
     return names
 
 
@@ -41,13 +48,13 @@ def _bytes_model_name(session: ProgramSession) -> str:
 
 
 def session_name(session: ProgramSession, models: Mapping[str, str]) -> str:
-    """Return ``session 2 (model.onnx)``, or whose it is if onnxruntime calibrates with it."""
-    whose = " of the calibration" if is_calibrator(session.created_at) else ""
-    return f"session {session.number}{whose} ({shortened(models[session.model_key], _MAX_WORD)})"
+    """Return ``session 2 (model.onnx)``; a session of a calibration is named as such."""
+    owner = " of the calibration" if is_calibrator(session.created_at) else ""
+    return f"session {session.number}{owner} ({shortened(models[session.model_key], _MAX_WORD)})"
 
 
 def created_text(session: ProgramSession) -> str:
-    """Return ``ocr: main.py:70, called from app.py:5``; of the program's own code its place."""
+    """Return ``ocr: main.py:70, called from app.py:5``, or the place in the program's own code."""
     if session.called_from is None:
         return plain(session.created_at)
     name = PurePath(session.created_at).name
@@ -55,30 +62,34 @@ def created_text(session: ProgramSession) -> str:
 
 
 def short_created_text(session: ProgramSession) -> str:
-    """Return ``app.py:5 (ocr)``, the program's line and the library; of own code its place."""
+    """Return ``app.py:5 (ocr)``, or the place in the program's own code."""
     if session.called_from is None:
         return plain(session.created_at)
     return plain(f"{session.called_from} ({session.library})")
 
 
-def number_ranges_text(found: Iterable[int]) -> str:
+def number_ranges_text(numbers: Iterable[int]) -> str:
     """Return ``1, 3–5 and 9``."""
     ranges: list[list[int]] = []
-    for number in sorted(found):
+    for number in sorted(numbers):
         if ranges and number == ranges[-1][-1] + 1:
             ranges[-1].append(number)
         else:
             ranges.append([number])
     texts: list[str] = []
-    for each in ranges:
-        texts += [f"{each[0]}–{each[-1]}"] if len(each) > 2 else map(str, each)
+    for number_range in ranges:
+        texts += (
+            [f"{number_range[0]}–{number_range[-1]}"]
+            if len(number_range) > 2
+            else map(str, number_range)
+        )
     if len(texts) > _MAX_NUMBER_RANGES:
         return f"{', '.join(texts[:_MAX_NUMBER_RANGES])} and more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def process_name(process: ProgramProcess, recording: ProgramRun) -> str:
-    """Return the command of `process`, with programs and scripts without their folders."""
+    """Return the command of `process`. Programs and scripts are named without their folders."""
     command = process.command
     if not command and recording.processes[:1] == (process,):
         command = recording.command  # the process ended before its command line was read
@@ -86,9 +97,9 @@ def process_name(process: ProgramProcess, recording: ProgramRun) -> str:
 
 
 def command_text(command: Sequence[str]) -> str:
-    """Return a command line with programs and scripts without their folders.
+    """Return a command line. Programs and scripts are named without their folders.
 
-    Helpers of Python's multiprocessing get a name.
+    Helper processes of Python's multiprocessing get a name.
     """
     for word in command[1:]:
         for module, name in _MULTIPROCESSING_NAMES.items():
@@ -124,5 +135,6 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]] | None) -> str:
         f"{shortened(plain(name), _MAX_WORD)}: {size}"
         for name, size in zip(shapes, sizes, strict=True)
     ]
-    more = len(texts) - _MAX_SHAPE_INPUTS
-    return ", ".join(texts[:_MAX_SHAPE_INPUTS]) + (f" and {more} more" if more > 0 else "")
+    omitted_count = len(texts) - _MAX_SHAPE_INPUTS
+    more_text = f" and {omitted_count} more" if omitted_count > 0 else ""
+    return ", ".join(texts[:_MAX_SHAPE_INPUTS]) + more_text

@@ -16,7 +16,7 @@ from memdiag.units import format_duration, format_size
 _MAX_OWNER_PARTS = 4
 _MAX_OWNER_NAME = 40
 WEIGHTS_KIND: Final = "original"
-"""The kind of copy whose colour all weights have: they are not divided by kind here."""
+"""The kind of copy whose colour all weights get, because they are not divided by kind here."""
 _XRAY_REASON_WORDS = {"end": "at its end", "peak": "near a peak", "request": "on request"}
 
 
@@ -45,14 +45,16 @@ class ProcessOwners:
 
 
 def process_owners(recording: ProgramRun) -> tuple[ProcessOwners, ...]:
-    """Return the owners of each process with an X-ray, that with most memory first."""
-    last = {xray.pid: xray for xray in sorted(recording.xrays, key=lambda xray: xray.t_s)}
-    found = []
+    """Return the owners of each process with an X-ray, the largest process first."""
+    last_xray_by_pid = {
+        xray.pid: xray for xray in sorted(recording.xrays, key=lambda xray: xray.t_s)
+    }
+    owners_of_processes = []
     for process in recording.processes:
-        xray = last.get(process.pid)
+        xray = last_xray_by_pid.get(process.pid)
         if xray is None:
             continue
-        found.append(
+        owners_of_processes.append(
             ProcessOwners(
                 process=process,
                 xray=xray,
@@ -63,7 +65,9 @@ def process_owners(recording: ProgramRun) -> tuple[ProcessOwners, ...]:
                 notes=tuple(map(plain, xray.attribution.notes)),
             )
         )
-    return tuple(sorted(found, key=lambda each: -each.xray.attribution.resident_bytes))
+    return tuple(
+        sorted(owners_of_processes, key=lambda owners: -owners.xray.attribution.resident_bytes)
+    )
 
 
 def _xray_reason_text(recording: ProgramRun, xray: ProcessXray) -> str:
@@ -78,43 +82,45 @@ def _xrayed_sessions(recording: ProgramRun, pid: int) -> list[ProgramSession]:
 
 
 def _divided_owner_row(row: OwnerRow, recording: ProgramRun, xray: ProcessXray) -> OwnerRow:
-    """Return `row` with its parts by model, or by session, as its sentence."""
+    """Return `row` with a sentence that lists its parts by model or by session."""
     sessions = _xrayed_sessions(recording, xray.pid)
-    sizes: dict[str, int] = {}
-    # The memory of sessions is that in the process that created them: a fork has models only.
+    size_by_name: dict[str, int] = {}
+    # Sessions have memory only in the process that created them, so a fork is divided by model.
     if row.kind == "weights" and (recording.is_watched or not sessions):
-        sizes = _weight_bytes_by_model(xray.attribution)
+        size_by_name = _weight_bytes_by_model(xray.attribution)
     elif row.kind == "weights":
         names = model_names(recording)
         for session in sessions:
             name = shortened(names[session.model_key], _MAX_OWNER_NAME)
-            sizes[name] = sizes.get(name, 0) + _session_weight_bytes(session)
+            size_by_name[name] = size_by_name.get(name, 0) + _session_weight_bytes(session)
     elif row.id in ("arena_in_use", "arena_slack"):
         for session in sessions:
             used, slack = _resident_arena_bytes(session)
-            sizes[f"session {session.number}"] = used if row.id == "arena_in_use" else slack
-    parts = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)
+            size_by_name[f"session {session.number}"] = used if row.id == "arena_in_use" else slack
+    parts = sorted(((size, name) for name, size in size_by_name.items() if size), reverse=True)
     if not parts:
         return row
     text = ", ".join(f"{name} {format_size(size)}" for size, name in parts[:_MAX_OWNER_PARTS])
-    more = f" and {len(parts) - _MAX_OWNER_PARTS} more" if len(parts) > _MAX_OWNER_PARTS else ""
-    # Arenas reserve memory, not all of which is resident.
-    total = sum(size for size, _ in parts)
-    kind = "reserved: " if row.kind == "arena" and total > row.size_bytes else ""
+    more_text = (
+        f" and {len(parts) - _MAX_OWNER_PARTS} more" if len(parts) > _MAX_OWNER_PARTS else ""
+    )
+    # Arenas reserve memory, and only a part of it may be resident.
+    total_bytes = sum(size for size, _ in parts)
+    kind = "reserved: " if row.kind == "arena" and total_bytes > row.size_bytes else ""
     if row.kind == "weights":
         kind = "resident copies: "
-    return replace(row, sentence=f"{kind}{text}{more}", parts="")
+    return replace(row, sentence=f"{kind}{text}{more_text}", parts="")
 
 
 def _weight_bytes_by_model(attribution: Attribution) -> dict[str, int]:
-    """Return the resident copies of each model's weights; models share equal weights evenly."""
-    sizes: dict[str, int] = {}
+    """Return the bytes of resident weight copies by model. Equal weights are divided evenly."""
+    bytes_by_model: dict[str, int] = {}
     for copy in attribution.copies:
         models = copy.models or range(len(attribution.models[:1]))
         for index in models if copy.in_use is not False else ():
             name = shortened(plain(attribution.models[index].name), _MAX_OWNER_NAME)
-            sizes[name] = sizes.get(name, 0) + copy.resident_bytes // len(models)
-    return sizes
+            bytes_by_model[name] = bytes_by_model.get(name, 0) + copy.resident_bytes // len(models)
+    return bytes_by_model
 
 
 def _session_weight_bytes(session: ProgramSession) -> int:
@@ -134,73 +140,83 @@ def program_tiles(recording: ProgramRun, *, max_sessions: int = 60) -> tuple[Tre
 
     Each tile comes before those inside it.
     """
-    found = process_owners(recording)
-    if not found:
+    owners_of_processes = process_owners(recording)
+    if not owners_of_processes:
         return ()
-    total = sum(each.xray.attribution.resident_bytes for each in found)
-    made = [make_tile("all", "", "all processes with an X-ray", 0, total, "all")]
-    for each in found:
-        made += _process_tiles(recording, each, max_sessions)
-    return tuple(made)
+    total_bytes = sum(owners.xray.attribution.resident_bytes for owners in owners_of_processes)
+    tiles = [make_tile("all", "", "all processes with an X-ray", 0, total_bytes, "all")]
+    for owners in owners_of_processes:
+        tiles += _process_tiles(recording, owners, max_sessions)
+    return tuple(tiles)
 
 
 def _process_tiles(
     recording: ProgramRun, owners: ProcessOwners, max_sessions: int
 ) -> list[TreemapTile]:
     pid = owners.process.pid
-    id = f"p{pid}"
-    resident = owners.xray.attribution.resident_bytes
+    process_id = f"p{pid}"
+    resident_bytes = owners.xray.attribution.resident_bytes
     name = shortened(f"{pid} {process_name(owners.process, recording)}", _MAX_OWNER_NAME)
-    made = [make_tile(id, "all", name, 0, resident, "process", owners.moment)]
-    left = {row.id: row.size_bytes for row in owners.rows}
+    tiles = [make_tile(process_id, "all", name, 0, resident_bytes, "process", owners.moment)]
+    undivided_bytes = {row.id: row.size_bytes for row in owners.rows}
     models = model_names(recording)
     sessions = sorted(
         _xrayed_sessions(recording, pid), key=lambda session: -_session_owned_bytes(session)
     )
-    shares = {
+    sizes_by_owner = {
         "weights": _scaled_sizes(
-            [_session_weight_bytes(session) for session in sessions], left.get("weights", 0)
+            [_session_weight_bytes(session) for session in sessions],
+            undivided_bytes.get("weights", 0),
         ),
         "arena_in_use": _scaled_sizes(
-            [_resident_arena_bytes(session)[0] for session in sessions], left.get("arena_in_use", 0)
+            [_resident_arena_bytes(session)[0] for session in sessions],
+            undivided_bytes.get("arena_in_use", 0),
         ),
         "arena_slack": _scaled_sizes(
-            [_resident_arena_bytes(session)[1] for session in sessions], left.get("arena_slack", 0)
+            [_resident_arena_bytes(session)[1] for session in sessions],
+            undivided_bytes.get("arena_slack", 0),
         ),
     }
     for index, session in enumerate(sessions[:max_sessions]):
-        own = f"{id}s{session.number}"
-        used, slack = _resident_arena_bytes(session)
+        session_id = f"{process_id}s{session.number}"
+        used_bytes, slack_bytes = _resident_arena_bytes(session)
         parts = (
             ("weights", WEIGHTS_KIND, "weights", _session_weight_bytes(session)),
-            ("arena_in_use", "arena", "arena in use", used),
-            ("arena_slack", "arena", "arena slack", slack),
+            ("arena_in_use", "arena", "arena in use", used_bytes),
+            ("arena_slack", "arena", "arena slack", slack_bytes),
         )
-        inside = []
-        for owner, kind, label, whole in parts:
-            size = shares[owner][index]
-            left[owner] = left.get(owner, 0) - size
+        part_tiles = []
+        for owner, kind, label, reserved_bytes in parts:
+            size = sizes_by_owner[owner][index]
+            undivided_bytes[owner] = undivided_bytes.get(owner, 0) - size
             if size:
                 detail = (
-                    f"{format_size(whole)} reserved; the resident part of all arenas is divided in"
-                    " proportion"
-                    if size < whole and owner != "weights"
+                    f"{format_size(reserved_bytes)} reserved; the resident part of all arenas is"
+                    " divided in proportion"
+                    if size < reserved_bytes and owner != "weights"
                     else ""
                 )
-                inside.append(make_tile(f"{own}{owner}", own, label, size, size, kind, detail))
+                part_tiles.append(
+                    make_tile(f"{session_id}{owner}", session_id, label, size, size, kind, detail)
+                )
         label = f"session {session.number} {shortened(models[session.model_key], _MAX_OWNER_NAME)}"
-        if inside:
-            size = sum(tile.size_bytes for tile in inside)
-            made += [make_tile(own, id, label, 0, size, "session", created_text(session)), *inside]
+        if part_tiles:
+            size = sum(tile.size_bytes for tile in part_tiles)
+            tiles += [
+                make_tile(session_id, process_id, label, 0, size, "session", created_text(session)),
+                *part_tiles,
+            ]
     for row in owners.rows:
-        size = left.get(row.id, 0)
+        size = undivided_bytes.get(row.id, 0)
         if size > 0:
             label = row.label
             if size < row.size_bytes:
                 label = f"other {OWNER_KIND_LABELS[row.kind]}"
             kind = WEIGHTS_KIND if row.kind == "weights" else row.kind
-            made.append(make_tile(f"{id}{row.id}", id, label, size, size, kind, row.parts))
-    return made
+            tiles.append(
+                make_tile(f"{process_id}{row.id}", process_id, label, size, size, kind, row.parts)
+            )
+    return tiles
 
 
 def _session_owned_bytes(session: ProgramSession) -> int:
@@ -208,8 +224,8 @@ def _session_owned_bytes(session: ProgramSession) -> int:
 
 
 def _scaled_sizes(sizes: Sequence[int], limit: int) -> list[int]:
-    """Return `sizes`, scaled down to `limit` bytes in all."""
-    total = sum(sizes)
-    if total <= limit:
+    """Return `sizes`, scaled down so that their sum is at most `limit` bytes."""
+    total_bytes = sum(sizes)
+    if total_bytes <= limit:
         return list(sizes)
-    return [size * limit // total for size in sizes]
+    return [size * limit // total_bytes for size in sizes]

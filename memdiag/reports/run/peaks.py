@@ -1,4 +1,4 @@
-"""The program's peak, and the largest rises of memory: different facts."""
+"""The program's peak, and the largest rises of memory, which are different facts."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class SessionActivity:
 
     Attributes:
         text: such as ``the first run of session 2 (m.onnx) with x: 1×3``.
-        short_text: the same where the model was named before: ``the first run of session 2``.
+        short_text: the same without the model: ``the first run of session 2``.
         shapes: the shapes of the inputs, in words; empty if they are not known.
     """
 
@@ -37,33 +37,37 @@ class SessionActivity:
 
 
 def session_peak_bytes(session: ProgramSession) -> int:
-    """Return the resident set where creation and first run took most; 0 if it is not known."""
+    """Return the largest resident set in the creation and first run; 0 if it is not known."""
     phase = _highest_phase(session)
     if phase is None:
         return 0
-    return _undivided_peak(session) or phase.peak_rss_bytes
+    return _undivided_peak_bytes(session) or phase.peak_rss_bytes
 
 
-def _undivided_peak(session: ProgramSession) -> int | None:
+def _undivided_peak_bytes(session: ProgramSession) -> int | None:
     """Return the peak of the creation if it is above those of its phases and the first run."""
-    mark = session.creation_peak_rss_bytes
-    highest = _highest_phase(session)
-    if mark is None or highest is None:
+    peak_bytes = session.creation_peak_rss_bytes
+    highest_phase = _highest_phase(session)
+    if peak_bytes is None or highest_phase is None:
         return None
-    rise = mark - session.phases[0].start.rss_bytes
-    return mark if rise > _own_rise_bytes(session, highest) + MAX_COUNTER_ERROR_BYTES else None
+    rise = peak_bytes - session.phases[0].start.rss_bytes
+    return (
+        peak_bytes
+        if rise > _own_rise_bytes(session, highest_phase) + MAX_COUNTER_ERROR_BYTES
+        else None
+    )
 
 
 def _highest_phase(session: ProgramSession) -> Phase | None:
-    """Return the phase in which the session itself had taken most memory."""
+    """Return the phase in which the session itself took most memory."""
     return max(session.phases, key=lambda phase: _own_rise_bytes(session, phase), default=None)
 
 
 def _own_rise_bytes(session: ProgramSession, phase: Phase) -> int:
-    """Return how far `phase` rose above the start of the creation.
+    """Return the bytes by which `phase` rose above the start of the creation.
 
-    What others took between the creation and the first run is left out: programs often load all
-    models before they run one.
+    Memory that others took between the creation and the first run does not count, because programs
+    often load all models before they run one.
     """
     own_bytes = phase.peak_rss_bytes - session.phases[0].start.rss_bytes
     if phase.name == "first_run" and len(session.phases) > 1:
@@ -72,11 +76,11 @@ def _own_rise_bytes(session: ProgramSession, phase: Phase) -> int:
 
 
 def session_peak_mark(session: ProgramSession) -> str:
-    """Return the mark of `session_peak_bytes`: empty if it is the kernel's figure, or not known."""
-    if _undivided_peak(session):
+    """Return the mark of `session_peak_bytes`: empty if it is the kernel's figure, or unknown."""
+    if _undivided_peak_bytes(session):
         return ""
-    highest = session_peak_bytes(session)
-    kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == highest}
+    peak_bytes = session_peak_bytes(session)
+    kinds = {phase.peak_kind for phase in session.phases if phase.peak_rss_bytes == peak_bytes}
     return SAMPLED_MARK if kinds == {"sampled"} else ""
 
 
@@ -86,13 +90,13 @@ def session_peak_text(session: ProgramSession) -> str:
 
 
 def session_rise_bytes(session: ProgramSession) -> int:
-    """Return how much memory the creation and the first run of a session added at most."""
+    """Return the bytes that the creation and the first run of a session added at most."""
     phase = _highest_phase(session)
     if phase is None:
         return 0
-    mark = _undivided_peak(session)
-    if mark is not None:
-        return mark - session.phases[0].start.rss_bytes
+    peak_bytes = _undivided_peak_bytes(session)
+    if peak_bytes is not None:
+        return peak_bytes - session.phases[0].start.rss_bytes
     return max(0, _own_rise_bytes(session, phase))
 
 
@@ -108,18 +112,18 @@ def largest_session(recording: ProgramRun) -> ProgramSession | None:
 
 def session_peak_phase(session: ProgramSession) -> PhaseName | None:
     """Return the phase with the peak of the creation and first run; None if it is not known."""
-    highest = _highest_phase(session)
-    if _undivided_peak(session):
+    highest_phase = _highest_phase(session)
+    if _undivided_peak_bytes(session):
         return None
-    if session.peak_phase == "first_run" and highest is not None:
-        return highest.name
-    return session.peak_phase or (highest.name if highest is not None else None)
+    if session.peak_phase == "first_run" and highest_phase is not None:
+        return highest_phase.name
+    return session.peak_phase or (highest_phase.name if highest_phase is not None else None)
 
 
 def session_activities(recording: ProgramRun, t_s: float) -> tuple[SessionActivity, ...]:
     """Return what the sessions did at `t_s`.
 
-    Runs are known as far as they raised the high-water mark of their process.
+    A run is known only if it raised the high-water mark of its process.
     """
     return (*_phase_activities(recording, t_s), *_run_activities(recording, t_s))
 
@@ -127,33 +131,35 @@ def session_activities(recording: ProgramRun, t_s: float) -> tuple[SessionActivi
 def _phase_activities(recording: ProgramRun, t_s: float) -> Iterator[SessionActivity]:
     models = model_names(recording)
     for session in recording.sessions:
-        for time in session.phase_times:
-            if time.start_s <= t_s <= time.end_s:
-                activity = _PHASE_WORDS.get(time.phase, time.phase)
-                if time.phase != "first_run" and _undivided_peak(session):
+        for phase_time in session.phase_times:
+            if phase_time.start_s <= t_s <= phase_time.end_s:
+                activity = _PHASE_WORDS.get(phase_time.phase, phase_time.phase)
+                if phase_time.phase != "first_run" and _undivided_peak_bytes(session):
                     activity = "the creation"
                 text, shapes = f"{activity} of {session_name(session, models)}", ""
-                if time.phase == "first_run" and len(session.shapes) == 1:
+                if phase_time.phase == "first_run" and len(session.shapes) == 1:
                     shapes = shapes_text(session.shapes[0].shapes)
                     text += f" with {shapes}"
-                short = f"{activity} of session {session.number}"
-                yield SessionActivity(session=session, text=text, short_text=short, shapes=shapes)
+                short_text = f"{activity} of session {session.number}"
+                yield SessionActivity(
+                    session=session, text=text, short_text=short_text, shapes=shapes
+                )
 
 
 def _run_activities(recording: ProgramRun, t_s: float) -> Iterator[SessionActivity]:
     models = model_names(recording)
-    sessions = {session.number: session for session in recording.sessions}
-    found: dict[int, HighWaterRun] = {}
+    session_by_number = {session.number: session for session in recording.sessions}
+    peak_by_session: dict[int, HighWaterRun] = {}
     for peak in recording.peaks:
-        session = sessions.get(peak.session)
+        session = session_by_number.get(peak.session)
         if session is None:
             continue
         if peak.t_s - peak.latency_s - _REPORT_TOLERANCE_S <= t_s <= peak.t_s + _REPORT_TOLERANCE_S:
-            found.setdefault(peak.session, peak)
-    for number, peak in found.items():
-        name, shapes = session_name(sessions[number], models), shapes_text(peak.shapes)
+            peak_by_session.setdefault(peak.session, peak)
+    for number, peak in peak_by_session.items():
+        name, shapes = session_name(session_by_number[number], models), shapes_text(peak.shapes)
         yield SessionActivity(
-            session=sessions[number],
+            session=session_by_number[number],
             text=f"a run of {name} with {shapes}",
             short_text=f"a run of session {number}",
             shapes=shapes,
@@ -161,66 +167,69 @@ def _run_activities(recording: ProgramRun, t_s: float) -> Iterator[SessionActivi
 
 
 def activities_text(recording: ProgramRun, t_s: float) -> str:
-    """Return what the sessions did at `t_s`: ``prepack of session 2 (m.onnx)``, or nothing."""
-    return _listed_activities([each.text for each in session_activities(recording, t_s)])
+    """Return what the sessions did at `t_s`: ``prepack of session 2 (m.onnx)``; empty for none."""
+    return _listed_activities([activity.text for activity in session_activities(recording, t_s)])
 
 
 def _listed_activities(texts: list[str]) -> str:
-    more = f" and {len(texts) - _MAX_ACTIVITIES} more" if len(texts) > _MAX_ACTIVITIES else ""
-    return " and ".join(texts[:_MAX_ACTIVITIES]) + more
+    more_text = f" and {len(texts) - _MAX_ACTIVITIES} more" if len(texts) > _MAX_ACTIVITIES else ""
+    return " and ".join(texts[:_MAX_ACTIVITIES]) + more_text
 
 
 def program_peak_sentence(recording: ProgramRun) -> str:
-    """Return the activities, with their processes, when the program's memory was largest.
+    """Return a sentence on the program's peak and the activities at it.
 
     Empty if no session was recorded.
     """
     if not recording.sessions or not recording.peak_rss_bytes:
         return ""
-    found = session_activities(recording, recording.peak_s)
-    size, at = format_size(recording.peak_rss_bytes), format_duration(recording.peak_s)
-    texts = [f"{each.text} in process {each.session.pid}" for each in found]
-    activity = (
+    activities = session_activities(recording, recording.peak_s)
+    size, peak_time = format_size(recording.peak_rss_bytes), format_duration(recording.peak_s)
+    texts = [f"{activity.text} in process {activity.session.pid}" for activity in activities]
+    activity_clause = (
         f", during {_listed_activities(texts)}"
-        if found
+        if activities
         else _no_activity_ending(recording, recording.peak_s)
     )
-    return f"Peak of the program: {size} at {at}{activity}.{_largest_processes_text(recording)}"
+    processes_text = _largest_processes_text(recording)
+    return f"Peak of the program: {size} at {peak_time}{activity_clause}.{processes_text}"
 
 
 def after_last_run_clause(recording: ProgramRun, t_s: float) -> str:
-    """Return ``after the last run of a session (at 4.9 s)``; empty if that is not so at `t_s`.
+    """Return ``after the last run of a session (at 4.9 s)``; empty if `t_s` is not after it.
 
-    Runs in forks, and of sessions that were created before the recording, have no times: with these
-    it is not known.
+    Also empty if the last run is unknown: runs in forks, and runs of sessions that were created
+    before the recording, have no times.
     """
-    ends = [
-        end
-        for each in recording.sessions
-        for end in (each.first_run_s, each.last_run_s)
-        if end is not None
+    run_ends_s = [
+        end_s
+        for session in recording.sessions
+        for end_s in (session.first_run_s, session.last_run_s)
+        if end_s is not None
     ]
-    if not ends or recording.earlier_sessions or _has_forked_runs(recording):
+    if not run_ends_s or recording.earlier_sessions or _has_forked_runs(recording):
         return ""
-    last_created_s = max(each.created_s + (each.creation_s or 0.0) for each in recording.sessions)
-    if t_s <= max(*ends, last_created_s) + _REPORT_TOLERANCE_S:
+    last_created_s = max(
+        session.created_s + (session.creation_s or 0.0) for session in recording.sessions
+    )
+    if t_s <= max(*run_ends_s, last_created_s) + _REPORT_TOLERANCE_S:
         return ""
-    last = f"after the last run of a session (at {format_duration(max(ends))})"
-    return f"{last}{_calibration_clause(recording, t_s) or _ending_process_clause(recording, t_s)}"
+    clause = f"after the last run of a session (at {format_duration(max(run_ends_s))})"
+    return clause + (_calibration_clause(recording, t_s) or _ending_process_clause(recording, t_s))
 
 
 def idle_moment_clause(recording: ProgramRun, t_s: float) -> str:
-    """Return what is known of `t_s` if no creation or run was recorded then; empty for nothing."""
+    """Return what is known about `t_s` if no creation or run was recorded then."""
     if not recording.sessions or recording.earlier_sessions or _has_forked_runs(recording):
         return ""
-    in_use = _sessions_in_use_text(recording, t_s)
-    return (
-        f"while {in_use}" if in_use else after_last_run_clause(recording, t_s) or _NO_SESSION_CLAUSE
-    )
+    sessions_in_use = _sessions_in_use_text(recording, t_s)
+    if sessions_in_use:
+        return f"while {sessions_in_use}"
+    return after_last_run_clause(recording, t_s) or _NO_SESSION_CLAUSE
 
 
 def _calibration_clause(recording: ProgramRun, t_s: float) -> str:
-    """Return a clause if a calibrator of onnxruntime was alive at `t_s`; else empty."""
+    """Return a clause if a calibrator of onnxruntime was alive at `t_s`, or an empty text."""
     for session in recording.sessions:
         is_released = session.released_s is not None and session.released_s < t_s
         if is_calibrator(session.created_at) and not is_released:
@@ -233,11 +242,11 @@ def _has_forked_runs(recording: ProgramRun) -> bool:
 
 
 def _ending_process_clause(recording: ProgramRun, t_s: float) -> str:
-    """Return ``, while process 7 ended`` for one that had waited for its X-ray before `t_s`."""
-    ended = {process.pid: process.ended_s for process in recording.processes}
+    """Return ``, while process 7 ended`` if that process had its last X-ray before `t_s`."""
+    end_by_pid = {process.pid: process.ended_s for process in recording.processes}
     for xray in recording.xrays:
-        last_s = ended.get(xray.pid)
-        if xray.reason == "end" and xray.t_s <= t_s and (last_s is None or t_s <= last_s):
+        end_s = end_by_pid.get(xray.pid)
+        if xray.reason == "end" and xray.t_s <= t_s and (end_s is None or t_s <= end_s):
             return f", while process {xray.pid} ended"
     return ""
 
@@ -249,8 +258,8 @@ def _no_activity_ending(recording: ProgramRun, t_s: float) -> str:
             ". No listed session was being created or set a new peak of its process with a run."
             " Sessions from before the recording may have run: their runs are not recorded"
         )
-    in_use = _sessions_in_use_text(recording, t_s)
-    if not in_use:
+    sessions_in_use = _sessions_in_use_text(recording, t_s)
+    if not sessions_in_use:
         if _has_forked_runs(recording):
             return (
                 ". No session was being created, or run in the process that created it. Forked"
@@ -258,24 +267,29 @@ def _no_activity_ending(recording: ProgramRun, t_s: float) -> str:
                 " recorded"
             )
         return f", {after_last_run_clause(recording, t_s) or _NO_SESSION_CLAUSE}"
-    return f". No session was being created, and no run set a new peak of its process ({in_use})"
+    return (
+        ". No session was being created, and no run set a new peak of its process"
+        f" ({sessions_in_use})"
+    )
 
 
 def _sessions_in_use_text(recording: ProgramRun, t_s: float) -> str:
-    """Return ``session 2 was in use``; empty if `t_s` is between runs of no session."""
-    in_use = [session.number for session in recording.sessions if _is_session_in_use(session, t_s)]
-    if not in_use:
+    """Return ``session 2 was in use``; empty if no session was in use at `t_s`."""
+    session_numbers = [
+        session.number for session in recording.sessions if _is_session_in_use(session, t_s)
+    ]
+    if not session_numbers:
         return ""
-    noun, verb = ("sessions", "were") if len(in_use) > 1 else ("session", "was")
-    return f"{noun} {number_ranges_text(in_use)} {verb} in use"
+    noun, verb = ("sessions", "were") if len(session_numbers) > 1 else ("session", "was")
+    return f"{noun} {number_ranges_text(session_numbers)} {verb} in use"
 
 
 def _is_session_in_use(session: ProgramSession, t_s: float) -> bool:
     """Return whether `t_s` is between the first and the last run of `session`."""
     if session.first_run_s is None or t_s < session.first_run_s - _REPORT_TOLERANCE_S:
         return False
-    ends = [end for end in (session.last_run_s, session.released_s) if end is not None]
-    return t_s <= min(ends, default=t_s) + _REPORT_TOLERANCE_S
+    ends_s = [end_s for end_s in (session.last_run_s, session.released_s) if end_s is not None]
+    return t_s <= min(ends_s, default=t_s) + _REPORT_TOLERANCE_S
 
 
 def _largest_processes_text(recording: ProgramRun) -> str:
@@ -289,12 +303,16 @@ def _largest_processes_text(recording: ProgramRun) -> str:
     if len(sizes) < 2:
         return ""
     sizes.sort(reverse=True)
-    listed = ", ".join(f"process {pid} {format_size(size)}" for size, pid in sizes[:_MAX_PROCESSES])
-    others = sizes[_MAX_PROCESSES:]
-    if others:
-        rest = format_size(sum(size for size, _ in others))
-        listed += f", {counted(len(others), 'other process', 'other processes')} {rest}"
-    return f" Then resident: {listed}."
+    listed_processes = ", ".join(
+        f"process {pid} {format_size(size)}" for size, pid in sizes[:_MAX_PROCESSES]
+    )
+    other_sizes = sizes[_MAX_PROCESSES:]
+    if other_sizes:
+        other_size = format_size(sum(size for size, _ in other_sizes))
+        listed_processes += (
+            f", {counted(len(other_sizes), 'other process', 'other processes')} {other_size}"
+        )
+    return f" Then resident: {listed_processes}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +320,8 @@ class RunRise:
     """A run after the first one that raised the high-water mark of its process.
 
     Attributes:
-        bytes: by how much.
-        peak: the mark, and when it was reached.
+        bytes: the rise.
+        peak: the mark that the run set, with its time.
         shapes: the shapes of the inputs, in words.
     """
 
@@ -314,46 +332,46 @@ class RunRise:
 
 
 def largest_run_rise(recording: ProgramRun) -> RunRise | None:
-    """Return the run after the first that raised the mark of its process most; None for none."""
-    largest = max(_run_rises(recording), key=lambda each: each[0], default=None)
-    if largest is None:
+    """Return the run after the first one that raised the mark of its process most."""
+    largest_rise = max(_run_rises(recording), key=lambda rise: rise[0], default=None)
+    if largest_rise is None:
         return None
-    size, peak, session = largest
+    size, peak, session = largest_rise
     return RunRise(session=session, bytes=size, peak=peak, shapes=shapes_text(peak.shapes))
 
 
 def run_rise_sentence(recording: ProgramRun) -> str:
-    """Return which run after the first raised its process's memory most; empty for none."""
-    largest = largest_run_rise(recording)
-    if largest is None:
+    """Return a sentence on the run of `largest_run_rise`; empty if there is none."""
+    rise = largest_run_rise(recording)
+    if rise is None:
         return ""
-    name = session_name(largest.session, model_names(recording))
+    name = session_name(rise.session, model_names(recording))
     return (
-        f"Largest rise in a run after the first: {name} with {largest.shapes} in process"
-        f" {largest.session.pid}, {format_size(largest.bytes, signed=True)} to"
-        f" {format_size(largest.peak.peak_rss_bytes)} (the run ended at"
-        f" {format_duration(largest.peak.t_s)})."
+        f"Largest rise in a run after the first: {name} with {rise.shapes} in process"
+        f" {rise.session.pid}, {format_size(rise.bytes, signed=True)} to"
+        f" {format_size(rise.peak.peak_rss_bytes)} (the run ended at"
+        f" {format_duration(rise.peak.t_s)})."
     )
 
 
 def _run_rises(recording: ProgramRun) -> Iterator[tuple[int, HighWaterRun, ProgramSession]]:
     """Yield each run that raised the high-water mark of its process, and by how much."""
-    sessions = {session.number: session for session in recording.sessions}
-    marks: dict[int, int] = {}
-    for peak in sorted(recording.peaks, key=lambda each: each.t_s):
-        session = sessions.get(peak.session)
+    session_by_number = {session.number: session for session in recording.sessions}
+    peak_by_pid: dict[int, int] = {}
+    for peak in sorted(recording.peaks, key=lambda peak: peak.t_s):
+        session = session_by_number.get(peak.session)
         if session is None:
             continue
-        before = max(
-            marks.get(session.pid, 0),
+        earlier_peak = max(
+            peak_by_pid.get(session.pid, 0),
             *(
                 phase.peak_rss_bytes
-                for each in recording.sessions
-                if each.pid == session.pid and each.created_s < peak.t_s
-                for phase in each.phases
+                for other_session in recording.sessions
+                if other_session.pid == session.pid and other_session.created_s < peak.t_s
+                for phase in other_session.phases
             ),
             0,
         )
-        marks[session.pid] = max(before, peak.peak_rss_bytes)
-        if before and peak.peak_rss_bytes > before:
-            yield peak.peak_rss_bytes - before, peak, session
+        peak_by_pid[session.pid] = max(earlier_peak, peak.peak_rss_bytes)
+        if earlier_peak and peak.peak_rss_bytes > earlier_peak:
+            yield peak.peak_rss_bytes - earlier_peak, peak, session

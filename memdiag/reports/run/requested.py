@@ -13,36 +13,40 @@ _MAX_PROCESS_COMMAND = 60
 
 def xray_answer_lines(answer: XrayAnswer) -> list[str]:
     """Return the lines of the answer, the number of processes first."""
-    taken = counted(len(answer.processes), "process", "processes")
+    process_count = counted(len(answer.processes), "process", "processes")
     if not answer.asked:
         return ["No process of the recording uses onnxruntime now, so no X-ray was taken."]
-    of = "" if len(answer.processes) == answer.asked else f" of {answer.asked}"
-    lines = [f"X-rays of {taken}{of} were added to the recording."]
+    asked_text = "" if len(answer.processes) == answer.asked else f" of {answer.asked}"
+    lines = [f"X-rays of {process_count}{asked_text} were added to the recording."]
     for process in answer.processes:
         lines += _xrayed_process_lines(process)
     return [*lines, *(f"note: {plain(failure)}" for failure in answer.failures)]
 
 
 def _xrayed_process_lines(process: XrayedProcess) -> list[str]:
-    ordered = owner_sizes(process.owners)
-    parts = [f"{label} {format_size(size)}" for label, size in ordered[:_MAX_ANSWERED_OWNERS]]
-    rest = sum(size for _, size in ordered[_MAX_ANSWERED_OWNERS:])
-    if rest:
-        parts.append(f"other {format_size(rest)}")
+    owners = owner_sizes(process.owners)
+    parts = [f"{label} {format_size(size)}" for label, size in owners[:_MAX_ANSWERED_OWNERS]]
+    other_bytes = sum(size for _, size in owners[_MAX_ANSWERED_OWNERS:])
+    if other_bytes:
+        parts.append(f"other {format_size(other_bytes)}")
     name = shortened(command_text(process.command), _MAX_PROCESS_COMMAND)
-    resident = format_size(sum(size for _, size in ordered))
+    resident = format_size(sum(size for _, size in owners))
     lines = [f"process {process.pid} ({name}), {resident}: {', '.join(parts)}"]
     lines += map(_xrayed_session_line, process.sessions[:_MAX_ANSWERED_SESSIONS])
-    more = len(process.sessions) - _MAX_ANSWERED_SESSIONS
-    return [*lines, f"  {counted(more, 'more session')}"] if more > 0 else lines
+    omitted_sessions = len(process.sessions) - _MAX_ANSWERED_SESSIONS
+    return (
+        [*lines, f"  {counted(omitted_sessions, 'more session')}"]
+        if omitted_sessions > 0
+        else lines
+    )
 
 
 def _xrayed_session_line(session: XrayedSession) -> str:
     memory = session.memory
     parts = []
     if memory.weight_bytes is not None:
-        shared = f", shared by {memory.sharing} sessions" if memory.sharing > 1 else ""
-        parts.append(f"weight copies {format_size(memory.weight_bytes)}{shared}")
+        sharing_clause = f", shared by {memory.sharing} sessions" if memory.sharing > 1 else ""
+        parts.append(f"weight copies {format_size(memory.weight_bytes)}{sharing_clause}")
     if memory.resident_used_bytes is not None and memory.resident_slack_bytes is not None:
         parts.append(
             f"arena {format_size(memory.resident_used_bytes)} in use,"

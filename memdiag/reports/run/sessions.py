@@ -36,7 +36,7 @@ from memdiag.reports.text import mebibyte_decimals, mebibytes_text, plain, short
 from memdiag.units import MIB, format_duration, format_size
 
 MAX_SINGLE_SESSIONS = 10
-"""From more sessions on, equal sessions of a process are one line of the summary."""
+"""If there are more sessions, equal sessions of a process share a line of the summary."""
 
 _NAME_WIDTH = 30
 _COMMAND_WIDTH = 50
@@ -45,8 +45,8 @@ _MIN_WHOLE_BYTES = 10 * MIB
 
 MIN_OWN_LINE_SHARE = 0.1
 ALIKE_PEAKS_RATIO = 1.1
-"""Processes without sessions are one line if all have less than this share of the largest peak, or
-if their peaks differ by about this ratio at most."""
+"""Processes without sessions share a line if all have less than this share of the largest peak, or
+if their peaks differ at most by about this ratio."""
 
 _SAMPLED_EXPLANATION = f"{SAMPLED_MARK} by the largest sample seen, the true peak may be higher"
 _PSS_LEGEND = (
@@ -60,7 +60,7 @@ _COLUMN_LEGENDS = {
 """Explanations of columns below the summary's table."""
 
 OPTIONAL_SESSION_COLUMNS = ("created in", "threads", "last run", "weights")
-"""Columns of the summary that a narrow terminal goes without, the first one first."""
+"""Columns of the summary that a narrow terminal omits, the first one first."""
 
 
 def summary_table(recording: ProgramRun) -> Table:
@@ -83,12 +83,13 @@ def summary_table(recording: ProgramRun) -> Table:
         rows=tuple(_summary_rows(recording)),
         is_dense=True,
     ).without_empty_columns()
-    sampled = (
+    sampled_remark = (
         f" ({_SAMPLED_EXPLANATION})" if any(map(session_peak_mark, recording.sessions)) else ""
     )
     headings = {column.heading for column in table.columns}
     caption = (
-        f"MiB. In the line of a session, peak and rise are of its creation and first run{sampled}."
+        "MiB. In the line of a session, peak and rise are of its creation and first run"
+        f"{sampled_remark}."
     )
     caption += "".join(text for heading, text in _COLUMN_LEGENDS.items() if heading in headings)
     return replace(table, caption=caption)
@@ -97,63 +98,70 @@ def summary_table(recording: ProgramRun) -> Table:
 def _summary_rows(recording: ProgramRun) -> Iterator[Row]:
     models = model_names(recording)
     is_grouped = len(recording.sessions) > MAX_SINGLE_SESSIONS
-    alike: dict[tuple[bool, Hashable], list[tuple[ProgramProcess, list[_EqualSessions]]]] = {}
-    first_sessions: dict[int, int] = {}
+    groups_by_key: dict[
+        tuple[bool, Hashable], list[tuple[ProgramProcess, list[_EqualSessions]]]
+    ] = {}
+    first_session_by_pid: dict[int, int] = {}
     for session in recording.sessions:
-        first_sessions.setdefault(session.pid, session.number)
-    for process in sorted(recording.processes, key=lambda each: first_sessions.get(each.pid, 0)):
+        first_session_by_pid.setdefault(session.pid, session.number)
+    processes_by_session = sorted(
+        recording.processes, key=lambda process: first_session_by_pid.get(process.pid, 0)
+    )
+    for process in processes_by_session:
         groups = (
             equal_sessions(process, recording)
             if is_grouped
             else single_sessions(process, recording)
         )
-        # Workers of a pool are one line, and processes without sessions are others.
+        # Workers of a pool share a line, and so do processes without sessions.
         key: Hashable = (process.parent, tuple(group.key for group in groups))
         if not is_grouped and groups:
             key = process.pid, process.started_s
         key = (True, key) if groups else (False, _peak_size_class(process, recording))
-        alike.setdefault(key, []).append((process, groups))
-    for _, found in sorted(alike.items(), key=lambda item: not item[0][0]):
-        processes = [process for process, _ in found]
-        more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+        groups_by_key.setdefault(key, []).append((process, groups))
+    for _, process_groups in sorted(groups_by_key.items(), key=lambda item: not item[0][0]):
+        processes = [process for process, _ in process_groups]
+        more_text = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
         largest = max(process.peak_rss_bytes for process in processes)
-        first = processes[0]
-        name_width = _NAME_WIDTH - len(f"{first.pid}{more} ")
+        first_process = processes[0]
+        pid_text = f"{first_process.pid}{more_text}"
+        name_width = _NAME_WIDTH - len(f"{pid_text} ")
+        command_name = _command_beginning(process_name(first_process, recording), name_width)
         yield Row(
-            f"{first.pid}{more} {_command_beginning(process_name(first, recording), name_width)}",
+            f"{pid_text} {command_name}",
             *[""] * 3,
             short_mebibytes(largest),
             _largest_pss_text(processes, recording),
             *[""] * 6,
             is_strong=True,
         )
-        for alike_groups in zip(*(groups for _, groups in found), strict=True):
-            together = tuple(each for group in alike_groups for each in group.sessions)
-            yield _session_summary_row(_EqualSessions(together), models)
+        for equal_groups in zip(*(groups for _, groups in process_groups), strict=True):
+            sessions = tuple(session for group in equal_groups for session in group.sessions)
+            yield _session_summary_row(_EqualSessions(sessions), models)
 
 
 def _largest_pss_text(processes: Sequence[ProgramProcess], recording: ProgramRun) -> str:
-    """Return the largest proportional set of `processes` in MiB; empty for a program of one."""
-    sizes = [each.peak_pss_bytes for each in processes if each.peak_pss_bytes is not None]
+    """Return the largest proportional set of `processes` in MiB; empty if there is one process."""
+    sizes = [process.peak_pss_bytes for process in processes if process.peak_pss_bytes is not None]
     return short_mebibytes(max(sizes)) if sizes and len(recording.processes) > 1 else ""
 
 
 def _peak_size_class(process: ProgramProcess, recording: ProgramRun) -> int:
     """Return a number that is equal for processes of about the same peak; 0 for small ones."""
-    largest = max(each.peak_rss_bytes for each in recording.processes)
-    if process.peak_rss_bytes < MIN_OWN_LINE_SHARE * largest:
+    largest_bytes = max(other_process.peak_rss_bytes for other_process in recording.processes)
+    if process.peak_rss_bytes < MIN_OWN_LINE_SHARE * largest_bytes:
         return 0
     return round(math.log(max(1, process.peak_rss_bytes), ALIKE_PEAKS_RATIO))
 
 
 def _command_beginning(command: str, length: int) -> str:
-    """Return `command` in at most `length` characters: its program stays, and its end is lost."""
+    """Return `command` in at most `length` characters. A longer one loses its end."""
     return command if len(command) <= length else f"{command[: length - 1].rstrip()}…"
 
 
 @dataclass(frozen=True, slots=True)
 class _EqualSessions:
-    """Sessions that were created alike: same model, place and options.
+    """Sessions with the same model, place of creation and options.
 
     Attributes:
         sessions: the sessions, the first created first.
@@ -164,55 +172,67 @@ class _EqualSessions:
     @property
     def key(self) -> Hashable:
         """The key that all these sessions share."""
-        first = self.sessions[0]
-        options = tuple(sorted(first.options.items()))
-        return first.model_key, first.created_at, first.called_from, options, first.error
+        first_session = self.sessions[0]
+        options = tuple(sorted(first_session.options.items()))
+        return (
+            first_session.model_key,
+            first_session.created_at,
+            first_session.called_from,
+            options,
+            first_session.error,
+        )
 
 
 def single_sessions(process: ProgramProcess, recording: ProgramRun) -> list[_EqualSessions]:
-    """Return the sessions of `process`."""
+    """Return the sessions of `process`, each as a group."""
     return [
         _EqualSessions((session,)) for session in recording.sessions if session.pid == process.pid
     ]
 
 
 def equal_sessions(process: ProgramProcess, recording: ProgramRun) -> list[_EqualSessions]:
-    """Return the sessions of `process`, with equal ones together."""
-    found: dict[Hashable, list[ProgramSession]] = {}
+    """Return the sessions of `process` in groups of equal ones."""
+    sessions_by_key: dict[Hashable, list[ProgramSession]] = {}
     for group in single_sessions(process, recording):
-        found.setdefault(group.key, []).extend(group.sessions)
-    return [_EqualSessions(tuple(sessions)) for sessions in found.values()]
+        sessions_by_key.setdefault(group.key, []).extend(group.sessions)
+    return [_EqualSessions(tuple(sessions)) for sessions in sessions_by_key.values()]
 
 
 def _session_summary_row(group: _EqualSessions, models: Mapping[str, str]) -> Row:
     sessions = group.sessions
-    first = sessions[0]
+    first_session = sessions[0]
     label = number_ranges_text(session.number for session in sessions)
     if len(label) > _MAX_NUMBERS_LETTERS:
-        label = f"{first.number}, …, {sessions[-1].number}"
-    times = f" ×{len(sessions)}" if len(sessions) > 1 else ""
-    created = [session.creation_s for session in sessions if session.creation_s is not None]
-    last = max((end for s in sessions if (end := s.latest_run_s) is not None), default=None)
+        label = f"{first_session.number}, …, {sessions[-1].number}"
+    count_text = f" ×{len(sessions)}" if len(sessions) > 1 else ""
+    creation_times_s = [
+        session.creation_s for session in sessions if session.creation_s is not None
+    ]
+    last_run_s = max(
+        (end_s for session in sessions if (end_s := session.latest_run_s) is not None), default=None
+    )
     runs = runs_text(sessions) if any(map(has_run, sessions)) else "never"
     return Row(
-        f"{label}{times} {models[first.model_key]}",
-        short_created_text(first),
-        str(first.intra_op_threads or "auto"),
-        format_duration(max(created)) if created else "",
+        f"{label}{count_text} {models[first_session.model_key]}",
+        short_created_text(first_session),
+        str(first_session.intra_op_threads or "auto"),
+        format_duration(max(creation_times_s)) if creation_times_s else "",
         *_peak_and_rise(sessions),
-        short_mebibytes(first.model.weight_bytes) if first.model.weight_bytes else "",
+        short_mebibytes(first_session.model.weight_bytes)
+        if first_session.model.weight_bytes
+        else "",
         _copies_text(sessions),
         arena_text(sessions),
-        runs if first.error is None else "failed",
-        "" if last is None else f"at {format_duration(last)}",
+        runs if first_session.error is None else "failed",
+        "" if last_run_s is None else f"at {format_duration(last_run_s)}",
         level=1,
     )
 
 
 def _peak_and_rise(sessions: Sequence[ProgramSession]) -> tuple[str, str, str]:
-    """Return the largest rise of `sessions`, and the peak of the same session before it.
+    """Return the cells for peak, proportional set and rise of the session that rose most.
 
-    Between them, no proportional set: it is known of processes only.
+    The proportional set is empty, because it is known only for processes.
     """
     session = max(sessions, key=session_rise_bytes)
     size = session_rise_bytes(session)
@@ -238,22 +258,24 @@ def _copies_text(sessions: Sequence[ProgramSession]) -> str:
 
 
 def arena_text(sessions: Sequence[ProgramSession]) -> str:
-    """Return ``2/410``: resident MiB in use, and of slack, of the arenas of `sessions`.
+    """Return ``2/410``: the resident MiB in use and of slack in the arenas of `sessions`.
 
     Empty if they are not known.
     """
-    found = [
-        (m.resident_used_bytes or 0, m.resident_slack_bytes) for s in sessions if (m := s.memory)
+    sizes = [
+        (memory.resident_used_bytes or 0, memory.resident_slack_bytes)
+        for session in sessions
+        if (memory := session.memory)
     ]
-    known = [(used, slack) for used, slack in found if slack is not None]
-    if not known:
+    known_sizes = [(used, slack) for used, slack in sizes if slack is not None]
+    if not known_sizes:
         return ""
-    used, slack = map(sum, zip(*known, strict=True))
+    used, slack = map(sum, zip(*known_sizes, strict=True))
     return f"{short_mebibytes(used)}/{short_mebibytes(slack)}"
 
 
 def short_mebibytes(size: int) -> str:
-    """Return `size` in MiB, with a tenth below 10 MiB; empty for sizes that are not known."""
+    """Return `size` bytes in MiB, with a decimal below 10 MiB."""
     if size <= 0:
         return "0"
     return mebibytes_text(size, 1 if size < _MIN_WHOLE_BYTES else 0)
@@ -262,7 +284,7 @@ def short_mebibytes(size: int) -> str:
 def session_table(recording: ProgramRun) -> Table:
     """Return a row for each session, with all figures, for Markdown and pages."""
     models = model_names(recording)
-    sampled = (
+    sampled_remark = (
         f" ({_SAMPLED_EXPLANATION})" if any(map(session_peak_mark, recording.sessions)) else ""
     )
     table = Table(
@@ -288,8 +310,8 @@ def session_table(recording: ProgramRun) -> Table:
         rows=tuple(_session_row(session, models) for session in recording.sessions),
         caption=(
             "Peak: the largest resident set of the process while the session was created or run"
-            f" for the first time{sampled}; raised by: how much that is above the start of the"
-            " creation."
+            f" for the first time{sampled_remark}; raised by: how much that is above the start of"
+            " the creation."
             " Weight copies: resident copies of the weights, in every layout, without those in the"
             " bytes that Python keeps of a model, at the last X-ray of the process; sessions with"
             " the same weights share them evenly. Arena: at the same"
@@ -304,8 +326,8 @@ def session_table(recording: ProgramRun) -> Table:
 def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
     memory = session.memory
     options = [f"{plain(name)}={plain(value)}" for name, value in session.options.items()]
-    shared = "shared" if session.shared_with else ""
-    called = f"called from {plain(session.called_from)}" if session.called_from else ""
+    shared_note = "shared" if session.shared_with else ""
+    caller_note = f"called from {plain(session.called_from)}" if session.called_from else ""
     return Row(
         Cell(str(session.number), sort_key=session.number),
         Cell(models[session.model_key], is_code=True, title=plain(session.model.path or "")),
@@ -313,17 +335,17 @@ def _session_row(session: ProgramSession, models: Mapping[str, str]) -> Row:
         Cell(
             plain(session.created_at),
             is_code=True,
-            note=called,
+            note=caller_note,
             title=" ← ".join(
-                f"{plain(each.file)}:{each.line} {plain(each.function)}"
-                for each in session.callers[:6]
+                f"{plain(caller.file)}:{caller.line} {plain(caller.function)}"
+                for caller in session.callers[:6]
             ),
         ),
         Cell(plain(session.called_from or ""), is_code=True),
         Cell(", ".join(options), is_code=True),
         _duration_cell(session.creation_s),
         _marked_peak_cell(
-            _recorded_size_cell(session_peak_bytes(session) or None, note=shared), session
+            _recorded_size_cell(session_peak_bytes(session) or None, note=shared_note), session
         ),
         _marked_peak_cell(
             _recorded_size_cell(session_rise_bytes(session) if session.phases else None), session
@@ -370,7 +392,7 @@ def _marked_peak_cell(cell: Cell, session: ProgramSession) -> Cell:
 
 
 def _peak_pss_cell(process: ProgramProcess) -> Cell:
-    """Return the largest proportional set that was read, and when."""
+    """Return the largest proportional set that was read, and its time."""
     cell = _recorded_size_cell(process.peak_pss_bytes)
     if process.peak_pss_bytes is None or process.peak_pss_s is None:
         return cell
@@ -379,13 +401,17 @@ def _peak_pss_cell(process: ProgramProcess) -> Cell:
 
 def _earlier_peak_cell(process: ProgramProcess) -> Cell:
     """Return the high-water mark before the recording if it is above the peak during it."""
-    earlier = process.earlier_peak_rss_bytes
-    return _recorded_size_cell(earlier if earlier and earlier > process.peak_rss_bytes else None)
+    earlier_peak_bytes = process.earlier_peak_rss_bytes
+    return _recorded_size_cell(
+        earlier_peak_bytes
+        if earlier_peak_bytes and earlier_peak_bytes > process.peak_rss_bytes
+        else None
+    )
 
 
 def process_peak_table(recording: ProgramRun) -> Table:
-    """Return several processes of a program without sessions, the largest first."""
-    processes = sorted(recording.processes, key=lambda each: -each.peak_rss_bytes)
+    """Return the table of the processes, the largest first; no rows if there is only one."""
+    processes = sorted(recording.processes, key=lambda process: -process.peak_rss_bytes)
     caption = (
         "Peak: the largest resident set while it was recorded, by the kernel's high-water mark if"
         " that rose during it, otherwise by samples."
@@ -458,7 +484,7 @@ def process_table(recording: ProgramRun) -> Table:
 
 
 def peak_and_rise_sentences(recording: ProgramRun) -> tuple[str, ...]:
-    """Return the activities at the peak, and the run and the creation that raised memory most."""
+    """Return sentences on the activities at the peak, and on the largest rises of memory."""
     return tuple(
         filter(
             None,
@@ -503,17 +529,19 @@ def session_phase_table(session: ProgramSession, recording: ProgramRun) -> Table
 
 
 def shape_table(recording: ProgramRun) -> Table:
-    """Return a row for each session and shapes of its inputs."""
+    """Return a row for each combination of input shapes of each session."""
     models = model_names(recording)
-    raised: dict[tuple[int, str], int] = {}
+    peak_by_shapes: dict[tuple[int, str], int] = {}
     for peak in recording.peaks:
         key = peak.session, shapes_text(peak.shapes)
-        raised[key] = max(raised.get(key, 0), peak.peak_rss_bytes)
+        peak_by_shapes[key] = max(peak_by_shapes.get(key, 0), peak.peak_rss_bytes)
     rows = []
-    found = ((session, shapes) for session in recording.sessions for shapes in session.shapes)
-    for session, shapes in found:
+    sessions_and_shapes = (
+        (session, shapes) for session in recording.sessions for shapes in session.shapes
+    )
+    for session, shapes in sessions_and_shapes:
         text = shapes_text(shapes.shapes)
-        mean = shapes.total_s / shapes.runs if shapes.runs else 0.0
+        mean_s = shapes.total_s / shapes.runs if shapes.runs else 0.0
         rows.append(
             Row(
                 Cell(str(session.number), sort_key=session.number),
@@ -521,11 +549,11 @@ def shape_table(recording: ProgramRun) -> Table:
                 Cell(
                     text,
                     is_code=True,
-                    tags=("raised the peak",) if (session.number, text) in raised else (),
+                    tags=("raised the peak",) if (session.number, text) in peak_by_shapes else (),
                 ),
-                _recorded_size_cell(raised.get((session.number, text))),
+                _recorded_size_cell(peak_by_shapes.get((session.number, text))),
                 Cell(f"{shapes.runs:,}", sort_key=shapes.runs),
-                _duration_cell(mean),
+                _duration_cell(mean_s),
                 _duration_cell(shapes.min_s),
                 _duration_cell(shapes.max_s),
             )

@@ -34,11 +34,13 @@ def run_trace(recording: ProgramRun) -> bytes:
     if recording.processes:
         events += _tree_counters(recording, recording.processes[0].pid)
     models = model_names(recording)
-    ends = {process.pid: _process_end_s(process, recording) for process in recording.processes}
+    end_by_pid = {
+        process.pid: _process_end_s(process, recording) for process in recording.processes
+    }
     for session in recording.sessions:
         name = session_name(session, models)
         events.append(track_name("thread_name", session.pid, session.number, name))
-        events += _session_slices(session, name, ends.get(session.pid, recording.duration_s))
+        events += _session_slices(session, name, end_by_pid.get(session.pid, recording.duration_s))
     events += _xray_slices(recording)
     pids = {session.number: session.pid for session in recording.sessions}
     for peak in recording.peaks:
@@ -61,14 +63,16 @@ def _session_slices(
     session: ProgramSession, name: str, process_end_s: float
 ) -> Iterator[TraceEvent]:
     """Yield the life of `session`, its creation and first run, and the phases in them."""
-    times = session.phase_times
-    creation = [time for time in times if time.phase != "first_run"]
-    created_s = min((session.created_s, *(time.start_s for time in times)))
-    ready_s = max((created_s + (session.creation_s or 0), *(time.end_s for time in creation)))
+    intervals = session.phase_times
+    creation = [interval for interval in intervals if interval.phase != "first_run"]
+    created_s = min((session.created_s, *(interval.start_s for interval in intervals)))
+    ready_s = max(
+        (created_s + (session.creation_s or 0), *(interval.end_s for interval in creation))
+    )
     end_s = process_end_s if session.released_s is None else session.released_s
     if session.error is not None:
         end_s = ready_s
-    end_s = max((end_s, ready_s, *(time.end_s for time in times)))
+    end_s = max((end_s, ready_s, *(interval.end_s for interval in intervals)))
     track = session.pid, session.number
     arguments = {
         "model": plain(session.model.path or "bytes"),
@@ -92,16 +96,16 @@ def _session_slices(
         trace_microseconds(ready_s),
         {},
     )
-    peaks = {phase.name: phase for phase in session.phases}
-    for time in times:
-        phase = peaks.get(time.phase)
-        of_phase = {}
+    phase_by_name = {phase.name: phase for phase in session.phases}
+    for interval in intervals:
+        phase = phase_by_name.get(interval.phase)
+        phase_arguments = {}
         if phase is not None:
-            of_phase = {
+            phase_arguments = {
                 "peak_rss_bytes_of_phase": phase.peak_rss_bytes,
                 "peak_kind": phase.peak_kind,
             }
-        yield interval_slice(time.phase, "phase", track, time, of_phase)
+        yield interval_slice(interval.phase, "phase", track, interval, phase_arguments)
 
 
 def _xray_slices(recording: ProgramRun) -> Iterator[TraceEvent]:
@@ -124,5 +128,5 @@ def _tree_counters(recording: ProgramRun, pid: int) -> Iterator[TraceEvent]:
         ("RSS of all processes, MiB", samples.t_s, samples.rss_bytes),
         ("PSS of all processes, MiB", samples.proportional_t_s, samples.pss_bytes),
     ):
-        for i in thinned_indices(sizes, MAX_COUNTER_SAMPLES):
-            yield counter_value(name, pid, times[i], {"MiB": counter_mebibytes(sizes[i])})
+        for index in thinned_indices(sizes, MAX_COUNTER_SAMPLES):
+            yield counter_value(name, pid, times[index], {"MiB": counter_mebibytes(sizes[index])})

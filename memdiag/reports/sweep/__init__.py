@@ -25,19 +25,19 @@ _MAX_CONSOLE_ROWS = 8
 
 
 def document(sweep: Sweep) -> Document:
-    """Return what the report of `sweep` has."""
+    """Return the report of `sweep`."""
     answer = sweep_headline(sweep)
     newest = "the newest release"
     if len(sweep.releases) == 1:
         newest = f"onnxruntime {plain(sweep.releases[0])}"
-    machines = sorted({plain(each.machine) for each in sweep.series})
+    machines = sorted({plain(series.machine) for series in sweep.series})
     steps = steps_by_size(sweep)
     return Document(
         subject=counted(model_count(sweep.series), "model"),
         kind="sweep",
         answer=answer.first,
         line=answer.first,
-        # The first sentence is then the regression or the exceeded budget.
+        # In this case the first sentence is the regression or the exceeded budget.
         is_bad=bool(sweep.regressions or sweep.exceeded) and not sweep.placement,
         seconds=answer.lines,
         facts=" · ".join(machines[:3]),
@@ -75,7 +75,7 @@ def _sortable_table_block(title: str, table: Table) -> TableBlock:
 
 
 def _group_sentence(group: FindingGroup) -> str:
-    """Return what the model that wastes most wastes, and its remedy."""
+    """Return the waste of the model that wastes most, and the remedy."""
     remedy = f" → {plain(group.remedy)}" if group.remedy else ""
     message = capitalized(plain(group.message)).removesuffix(".")
     return f"{plain(group.rule)}, {plain(group.models[0].model)}: {message}.{remedy}"

@@ -4,8 +4,7 @@
   regression, `<error>` a job that did not complete.
 - ``customSmallerIsBetter``: the JSON of github-action-benchmark.
 
-Both contain the jobs that the sweep names, done now or found in the store, and no others of
-the store.
+Both contain only the jobs that the sweep names, whether they were done now or were in the store.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ def junit_xml(sweep: Sweep) -> str:
     A regression is a failure of the first of these jobs after the step.
     """
     suites = ET.Element("testsuites", name="memdiag sweep")
-    exceeded = {each.key: each.sentences for each in sweep.exceeded}
-    by_release: dict[str, list[tuple[SweepSeries, SweepPoint]]] = {}
+    sentences_by_key = {job.key: job.sentences for job in sweep.exceeded}
+    jobs_by_release: dict[str, list[tuple[SweepSeries, SweepPoint]]] = {}
     for series, point in sweep.requested_jobs:
-        by_release.setdefault(point.onnxruntime, []).append((series, point))
-    steps: dict[str, list[tuple[SweepSeries, SweepStep]]] = {}
+        jobs_by_release.setdefault(point.onnxruntime, []).append((series, point))
+    steps_by_key: dict[str, list[tuple[SweepSeries, SweepStep]]] = {}
     for series, step in sweep.regressions:
-        steps.setdefault(series.judged_point(step).key, []).append((series, step))
+        steps_by_key.setdefault(series.judged_point(step).key, []).append((series, step))
     for release in sweep.releases:
-        jobs = by_release.get(release, [])
+        jobs = jobs_by_release.get(release, [])
         if not jobs:
             continue
         suite = ET.SubElement(
@@ -47,14 +46,20 @@ def junit_xml(sweep: Sweep) -> str:
             "testsuite",
             name=_xml_text(f"onnxruntime {release}"),
             tests=str(len(jobs)),
-            failures=str(sum(point.key in steps or point.key in exceeded for _, point in jobs)),
+            failures=str(
+                sum(point.key in steps_by_key or point.key in sentences_by_key for _, point in jobs)
+            ),
             errors=str(sum(point.is_failed for _, point in jobs)),
             skipped="0",
             time=f"{sum(point.duration_s or 0 for _, point in jobs):.3f}",
         )
         for series, point in jobs:
             _add_test_case(
-                suite, series, point, exceeded.get(point.key, ()), steps.get(point.key, ())
+                suite,
+                series,
+                point,
+                sentences_by_key.get(point.key, ()),
+                steps_by_key.get(point.key, ()),
             )
     ET.indent(suites)
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
@@ -78,7 +83,10 @@ def _add_test_case(
         message = _xml_text(point.sentence or point.status)
         ET.SubElement(case, "error", message=message, type=_xml_text(point.status)).text = message
     elif exceeded or steps:
-        texts = [*exceeded, *(f"{step_words(*each)}, {step_place(*each)}" for each in steps)]
+        texts = [
+            *exceeded,
+            *(f"{step_words(*series_step)}, {step_place(*series_step)}" for series_step in steps),
+        ]
         kind = "memory budget" if exceeded else "memory regression"
         failure = ET.SubElement(case, "failure", message=_xml_text(texts[0]), type=kind)
         failure.text = _xml_text("\n".join(texts))
@@ -93,7 +101,7 @@ def _xml_text(text: str) -> str:
 def smaller_is_better_json(sweep: Sweep) -> str:
     """Return the newest figures of each series as ``customSmallerIsBetter``.
 
-    Names have no release, so that a chart goes on over releases.
+    Names have no release, so that a chart continues over releases.
     """
     entries = [
         {
@@ -116,5 +124,5 @@ def _measured_point_figures(point: SweepPoint) -> Iterator[tuple[str, int]]:
 
 
 def _series_name(series: SweepSeries) -> str:
-    """Return the name of a series, which no other of a sweep on one machine has."""
+    """Return the name of a series, which is unique in a sweep on one machine."""
     return " · ".join(filter(None, (plain(series.model), series_variant(series))))

@@ -22,9 +22,8 @@ class SweepHeadline(NamedTuple):
     """The answer.
 
     Attributes:
-        first: the placement, if it was asked for; else the jobs that exceed the budget; else the
-            regressions, if the sweep is compared with a store; else the waste; else what was
-            measured.
+        first: the first of these that the sweep has: the placement, the jobs that exceed the
+            budget, the regressions against a store, the waste, and what was measured.
         lines: the other sentences of the answer.
     """
 
@@ -37,7 +36,7 @@ class ReleaseChange(NamedTuple):
 
     Attributes:
         before, after: the releases.
-        steps: a step for each series: of `peak` or `steady`, the larger one; the largest first.
+        steps: the larger step of `peak` and `steady` for each series, the largest first.
     """
 
     before: str
@@ -64,35 +63,35 @@ def sweep_headline(sweep: Sweep) -> SweepHeadline:
 
 def model_count(series: Iterable[SweepSeries]) -> int:
     """Return the number of models, each with any number of sizes, options and machines."""
-    return len({(each.model, each.address) for each in series})
+    return len({(model_series.model, model_series.address) for model_series in series})
 
 
 def _measured_jobs_text(sweep: Sweep) -> str:
     """Return how many jobs completed, on which releases and at which sizes."""
     points = list(sweep.points)
-    failed = sum(point.is_failed for point in points)
-    done = len(points) - failed
-    where = f"{_releases_clause(sweep)}, {_given_sizes_text(sweep)}" if points else ""
+    failed_count = sum(point.is_failed for point in points)
+    completed_count = len(points) - failed_count
+    place = f"{_releases_clause(sweep)}, {_given_sizes_text(sweep)}" if points else ""
     models = counted(model_count(sweep.series), "model")
-    if failed and not done:
-        text = f"None of {counted(failed, 'job')} of {models}{where} completed."
-    elif failed:
-        text = f"{counted(done, 'job')} of {models}{where}; {failed:,} failed."
+    if failed_count and not completed_count:
+        text = f"None of {counted(failed_count, 'job')} of {models}{place} completed."
+    elif failed_count:
+        text = f"{counted(completed_count, 'job')} of {models}{place}; {failed_count:,} failed."
     else:
-        text = f"{counted(done, 'job')} of {models}{where}."
-    requested = sum(point.is_requested for point in points)
-    if requested < len(points):
+        text = f"{counted(completed_count, 'job')} of {models}{place}."
+    requested_count = sum(point.is_requested for point in points)
+    if requested_count < len(points):
         text += (
-            f" This sweep names {requested:,} of these {len(points):,} jobs; the others are of"
-            " earlier sweeps."
+            f" This sweep names {requested_count:,} of these {len(points):,} jobs; the others are"
+            " of earlier sweeps."
         )
     return text
 
 
 def _releases_clause(sweep: Sweep) -> str:
-    """Return the releases, and which of them the figures are of."""
+    """Return the releases, and to which of them the figures belong."""
     if len(sweep.releases) < 2:
-        return "".join(f" on onnxruntime {plain(each)}" for each in sweep.releases)
+        return "".join(f" on onnxruntime {plain(release)}" for release in sweep.releases)
     first, last = plain(sweep.releases[0]), plain(sweep.releases[-1])
     word = "and" if len(sweep.releases) == 2 else "to"
     releases = counted(len(sweep.releases), "release")
@@ -101,11 +100,11 @@ def _releases_clause(sweep: Sweep) -> str:
 
 def _given_sizes_text(sweep: Sweep) -> str:
     texts = list(dict.fromkeys(plain(series.dims) for series in sweep.series))
-    given = [text for text in texts if text]
-    if len(given) > MAX_LISTED_SIZES:
-        return f"at {len(given):,} combinations of sizes"
-    default = () if given == texts else ("default sizes (--dim)",)
-    return f"at {' or '.join((*given, *default))}"
+    given_texts = [text for text in texts if text]
+    if len(given_texts) > MAX_LISTED_SIZES:
+        return f"at {len(given_texts):,} combinations of sizes"
+    default_texts = () if given_texts == texts else ("default sizes (--dim)",)
+    return f"at {' or '.join((*given_texts, *default_texts))}"
 
 
 def _placement_answer(sweep: Sweep) -> str:
@@ -114,87 +113,99 @@ def _placement_answer(sweep: Sweep) -> str:
     if placement is None:
         return ""
     sizes = {machine.memory_bytes for machine in placement.machines}
-    placed = [
-        f"{some_of([plain(each.model) for each in machine.models])} on machine {number}"
+    placed_texts = [
+        f"{some_of([plain(model.model) for model in machine.models])} on machine {number}"
         + (f" ({format_size(machine.memory_bytes)})" if len(sizes) > 1 else "")
         for number, machine in enumerate(placement.machines, start=1)
         if machine.models
     ]
-    fitting = sum(len(machine.models) for machine in placement.machines)
-    models = fitting + len(placement.unplaced)
+    fitting_count = sum(len(machine.models) for machine in placement.machines)
+    model_total = fitting_count + len(placement.unplaced)
     machines = counted(len(placement.machines), "machine")
     if len(sizes) == 1:
         machines += f" of {format_size(placement.machines[0].memory_bytes)}"
-    missing = model_count(series for series, _ in sweep.requested_jobs) - models
-    if not placed:
-        text = f"None of {counted(models, 'model')} fits on {machines}"
+    missing_count = model_count(series for series, _ in sweep.requested_jobs) - model_total
+    if not placed_texts:
+        text = f"None of {counted(model_total, 'model')} fits on {machines}"
     else:
-        of = f" of {models:,}" if models > fitting else ""
+        total_text = f" of {model_total:,}" if model_total > fitting_count else ""
         text = (
-            f"{fitting:,}{of} {plural(models, 'model')} {plural(fitting, 'fits', 'fit')} on"
-            f" {machines}: {some_of(placed, MAX_PLACED_MACHINES, '; ')}"
+            f"{fitting_count:,}{total_text} {plural(model_total, 'model')}"
+            f" {plural(fitting_count, 'fits', 'fit')} on {machines}:"
+            f" {some_of(placed_texts, MAX_PLACED_MACHINES, '; ')}"
         )
         if placement.unplaced:
-            names = some_of([plain(each.model) for each in placement.unplaced])
+            names = some_of([plain(model.model) for model in placement.unplaced])
             text += f"; {names} on none"
-    if missing > 0:
-        text += f"; {counted(missing, 'model')} without figures"
+    if missing_count > 0:
+        text += f"; {counted(missing_count, 'model')} without figures"
     return f"{text}."
 
 
 def _exceeded_budget_text(sweep: Sweep) -> str:
     """Return how many models exceed the budget; empty if none does."""
-    found = sweep.over_budget
-    if not found:
+    exceeding_jobs = sweep.over_budget
+    if not exceeding_jobs:
         return ""
-    count = model_count(series for series, _, _ in found)
-    names = some_of(list(dict.fromkeys(plain(series.model) for series, _, _ in found)))
+    count = model_count(series for series, _, _ in exceeding_jobs)
+    names = some_of(list(dict.fromkeys(plain(series.model) for series, _, _ in exceeding_jobs)))
     verb = plural(count, "exceeds", "exceed")
-    return f"{counted(count, 'model')} {verb} the budget in {counted(len(found), 'job')}: {names}."
+    jobs = counted(len(exceeding_jobs), "job")
+    return f"{counted(count, 'model')} {verb} the budget in {jobs}: {names}."
 
 
 def _waste_sentences(sweep: Sweep) -> tuple[str, str]:
-    """Return what models take more than necessary, and by which rules; empty without any."""
-    found: dict[tuple[str, str], int] = {}
+    """Return how much more than necessary models take, and by which rules; empty for none."""
+    waste_by_model: dict[tuple[str, str], int] = {}
     for series in sweep.series:
         if series.avoidable_bytes:
             name = series.model, series.address
-            found[name] = max(found.get(name, 0), series.avoidable_bytes)
-    if not found:
+            waste_by_model[name] = max(waste_by_model.get(name, 0), series.avoidable_bytes)
+    if not waste_by_model:
         return "", ""
-    worst = max(found, key=lambda name: found[name])
-    most = format_size(found[worst])
-    count, models = len(found), model_count(sweep.series)
-    of = f" of {models:,}" if models > count else ""
-    names = f", most {plain(worst[0])} ({most})" if count > 1 else f" ({plain(worst[0])})"
+    worst_model = max(waste_by_model, key=lambda name: waste_by_model[name])
+    largest_size = format_size(waste_by_model[worst_model])
+    count, total_count = len(waste_by_model), model_count(sweep.series)
+    total_text = f" of {total_count:,}" if total_count > count else ""
+    names = (
+        f", most {plain(worst_model[0])} ({largest_size})"
+        if count > 1
+        else f" ({plain(worst_model[0])})"
+    )
     rules = [
         f"{counted(group.model_count, 'model')}: {plain(group.rule)}"
         for group in sweep.findings
         if group.steady_bytes
     ]
     return (
-        f"{count:,}{of} {plural(models, 'model')} {plural(count, 'takes', 'take')} more memory than"
-        f" necessary: {format_size(sum(found.values()))} after the runs{names}.",
+        f"{count:,}{total_text} {plural(total_count, 'model')} {plural(count, 'takes', 'take')}"
+        f" more memory than necessary: {format_size(sum(waste_by_model.values()))} after the runs"
+        f"{names}.",
         f"{some_of(rules, MAX_WASTE_RULES, '; ')}." if rules else "",
     )
 
 
 def release_changes(sweep: Sweep) -> tuple[ReleaseChange, ...]:
-    """Return the steps between releases at which the models did not change, the oldest first."""
-    found: dict[tuple[str, str], dict[int, SweepStep]] = defaultdict(dict)
+    """Return the steps between releases without a change of the model, the oldest first."""
+    steps_by_releases: dict[tuple[str, str], dict[int, SweepStep]] = defaultdict(dict)
     for number, series in enumerate(sweep.series):
         for step in series.steps:
-            before, after = (series.point(k).onnxruntime for k in (step.before_key, step.key))
+            before, after = (series.point(key).onnxruntime for key in (step.before_key, step.key))
             if before == after or step.is_model_changed:
                 continue
-            known = found[before, after].get(number)
-            if known is None or abs(step.bytes) > abs(known.bytes):
-                found[before, after][number] = step
+            listed_step = steps_by_releases[before, after].get(number)
+            if listed_step is None or abs(step.bytes) > abs(listed_step.bytes):
+                steps_by_releases[before, after][number] = step
     order = {release: number for number, release in enumerate(sweep.releases)}
     changes = []
-    for before, after in sorted(found, key=lambda pair: [order.get(each, -1) for each in pair]):
-        steps = [(sweep.series[number], step) for number, step in found[before, after].items()]
-        steps.sort(key=lambda each: -abs(each[1].bytes))
+    for before, after in sorted(
+        steps_by_releases, key=lambda pair: [order.get(release, -1) for release in pair]
+    ):
+        steps = [
+            (sweep.series[number], step)
+            for number, step in steps_by_releases[before, after].items()
+        ]
+        steps.sort(key=lambda series_and_step: -abs(series_and_step[1].bytes))
         changes.append(ReleaseChange(before, after, tuple(steps)))
     return tuple(changes)
 
@@ -213,12 +224,12 @@ def _release_change_line(change: ReleaseChange) -> str:
 def step_words(series: SweepSeries, step: SweepStep) -> str:
     """Return ``albert, +212 MiB at the peak, first in prepack``."""
     figure = "at the peak" if step.figure == "peak" else "after the runs"
-    where = f", first in {step.phase}" if step.phase else ""
-    return f"{plain(series.model)}, {format_size(step.bytes, signed=True)} {figure}{where}"
+    phase_text = f", first in {step.phase}" if step.phase else ""
+    return f"{plain(series.model)}, {format_size(step.bytes, signed=True)} {figure}{phase_text}"
 
 
 def step_place(series: SweepSeries, step: SweepStep) -> str:
-    """Return where a step is: ``1.24.4 → 1.32.0``, or that both have one release."""
+    """Return the releases of a step: ``1.24.4 → 1.32.0``, or that both are the same."""
     before, after = series.point(step.before_key), series.point(step.key)
     if before.onnxruntime != after.onnxruntime:
         text = f"{before.onnxruntime} → {after.onnxruntime}"
@@ -229,17 +240,17 @@ def step_place(series: SweepSeries, step: SweepStep) -> str:
 
 def _regressions_text(sweep: Sweep) -> str:
     """Return the answer of a comparison with a store."""
-    store, found = plain(sweep.against), sweep.regressions
-    compared = model_count(each for each in sweep.series if each.is_compared)
-    if found:
-        count = model_count(series for series, _ in found)
-        worst = max(found, key=lambda each: each[1].bytes)
+    store, regressions = plain(sweep.against), sweep.regressions
+    compared_count = model_count(series for series in sweep.series if series.is_compared)
+    if regressions:
+        count = model_count(series for series, _ in regressions)
+        worst_regression = max(regressions, key=lambda regression: regression[1].bytes)
         text = (
             f"Regression: {counted(count, 'model')} {plural(count, 'needs', 'need')} more memory"
-            f" than in {store} (most: {step_words(*worst)})."
+            f" than in {store} (most: {step_words(*worst_regression)})."
         )
-    elif compared:
-        models = counted(compared, "model")
+    elif compared_count:
+        models = counted(compared_count, "model")
         text = f"Of {models}, none needs more memory than in {store}, beyond the noise."
     elif any(point.is_new for _, point in sweep.requested_jobs):
         text = (
@@ -252,17 +263,17 @@ def _regressions_text(sweep: Sweep) -> str:
             f"Nothing new was measured: each job is in {store} already, with the same model,"
             " release, sizes and options. Measure them again into another folder (--out)."
         )
-    broken = [each for each in sweep.series if each.fails_now]
-    if broken:
-        names = some_of(list(dict.fromkeys(plain(each.model) for each in broken)))
-        count = model_count(broken)
+    failing_series = [series for series in sweep.series if series.fails_now]
+    if failing_series:
+        names = some_of(list(dict.fromkeys(plain(series.model) for series in failing_series)))
+        count = model_count(failing_series)
         verb = plural(count, "fails", "fail")
         text += f" {counted(count, 'model')} that completed there {verb} now: {names}."
     return text
 
 
 def noise_line(sweep: Sweep) -> str:
-    """Return what the noise is beyond which changes are listed."""
+    """Return the noise above which changes are listed."""
     if sweep.noise_share is None:
         return (
             "The store has too few repeated jobs to show its noise:"
@@ -273,7 +284,7 @@ def noise_line(sweep: Sweep) -> str:
 
 
 def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
-    """Return the errors of the estimated peaks, as shares of the measured ones."""
+    """Return the errors of the estimated peaks as shares of the measured peaks."""
     return [
         (point.estimated_peak_bytes - point.peak_bytes) / point.peak_bytes
         for point in points
@@ -282,29 +293,29 @@ def estimate_errors(points: Iterable[SweepPoint]) -> list[float]:
 
 
 def estimate_line(sweep: Sweep) -> str:
-    """Return how far the estimated peaks are from the measured ones; empty without any."""
+    """Return how far estimated peaks are from measured ones; empty for too few of them."""
     errors = sorted(map(abs, estimate_errors(sweep.points)))
     if len(errors) < MIN_COMPARED_ESTIMATES:
         return ""
-    most = quantiles(errors, n=20, method="inclusive")[-1]
+    largest_error = quantiles(errors, n=20, method="inclusive")[-1]
     return (
         f"Estimated peaks differ from the measured ones by {100 * median(errors):.1f} % (median),"
-        f" and 19 of 20 differ by at most {100 * most:.1f} %."
+        f" and 19 of 20 differ by at most {100 * largest_error:.1f} %."
     )
 
 
 def failed_jobs_by_sentence(
     jobs: Iterable[tuple[SweepSeries, SweepPoint]],
 ) -> list[tuple[str, list[tuple[SweepSeries, SweepPoint]]]]:
-    """Return those of `jobs` that did not complete by sentence, the most frequent one first."""
-    found: dict[str, list[tuple[SweepSeries, SweepPoint]]] = defaultdict(list)
+    """Return the failed ones of `jobs` by sentence, the most frequent sentence first."""
+    jobs_by_sentence: dict[str, list[tuple[SweepSeries, SweepPoint]]] = defaultdict(list)
     for series, point in jobs:
         if point.is_failed:
             text = plain(point.sentence)
-            for name in (series.address, series.model):  # which often start the sentence
+            for name in (series.address, series.model):  # the sentence often starts with one
                 text = text.removeprefix(f"{plain(name)}: ")
-            found[text or plain(point.status)].append((series, point))
-    return sorted(found.items(), key=lambda each: (-len(each[1]), each[0]))
+            jobs_by_sentence[text or plain(point.status)].append((series, point))
+    return sorted(jobs_by_sentence.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def point_releases_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
@@ -312,4 +323,4 @@ def point_releases_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     releases = {point.onnxruntime for point in points}
     if len(releases) == len(sweep.releases) > 1:
         return "all"
-    return some_of([plain(each) for each in sweep.releases if each in releases])
+    return some_of([plain(release) for release in sweep.releases if release in releases])

@@ -24,7 +24,7 @@ from memdiag.reports.text import plain, shortened
 from memdiag.units import counted, format_size, plural, some_of
 
 OPTIONAL_STEP_COLUMNS = ("before", "after", "first changed phase")
-"""Headings of the columns that a narrow terminal lacks, in this order."""
+"""Headings of the columns that a narrow terminal omits, in this order."""
 
 MAX_SWEEP_NAME = 24
 MAX_FAILURE_SENTENCE = 300
@@ -61,7 +61,7 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]], noise: str) -> Ta
             [series_variant(series) for series, _ in steps],
             formats=("console", "markdown"),
         ),
-        # Never cut: labels of one sweep often differ in their last characters only.
+        # The column is never cut, because labels of a sweep often differ only in their ends.
         Column("where", wraps=True, css="name"),
         Column("figure"),
         Column("before", "right", css="less"),
@@ -69,7 +69,7 @@ def step_table(steps: Sequence[tuple[SweepSeries, SweepStep]], noise: str) -> Ta
         Column("change", "right", css="strong"),
         Column("first changed phase", css="less"),
     )
-    rows = tuple(_step_row(*each) for each in steps)
+    rows = tuple(_step_row(series, step) for series, step in steps)
     return Table(columns=columns, rows=rows, caption=noise, is_dense=True)
 
 
@@ -88,10 +88,12 @@ def _step_row(series: SweepSeries, step: SweepStep) -> Row:
 
 def budget_table(sweep: Sweep) -> Table:
     """Return a row for each job that exceeds the budget."""
-    found = [series for series, _, _ in sweep.over_budget]
+    exceeding_series = [series for series, _, _ in sweep.over_budget]
     columns = (
-        _name_column("model", [series.model for series in found], css="name"),
-        _name_column("sizes", list(map(series_variant, found)), formats=("console", "markdown")),
+        _name_column("model", [series.model for series in exceeding_series], css="name"),
+        _name_column(
+            "sizes", list(map(series_variant, exceeding_series)), formats=("console", "markdown")
+        ),
         Column("onnxruntime"),
         Column("exceeded", wraps=True, css="prose"),
     )
@@ -110,24 +112,24 @@ def budget_table(sweep: Sweep) -> Table:
 def steps_by_size(sweep: Sweep) -> list[tuple[SweepSeries, SweepStep]]:
     """Return the steps: new ones first, then growth before decline, the largest first.
 
-    Where both figures have a step at the same point, the larger one stands for both.
+    If both figures have a step at the same point, the larger one stands for both.
     """
-    found: dict[tuple[int, str], tuple[SweepSeries, SweepStep]] = {}
+    step_by_point: dict[tuple[int, str], tuple[SweepSeries, SweepStep]] = {}
     for number, series in enumerate(sweep.series):
         for step in series.steps:
-            known = found.get((number, step.key))
-            if known is None or abs(step.bytes) > abs(known[1].bytes):
-                found[number, step.key] = series, step
-    return sorted(found.values(), key=lambda each: (not each[1].is_new, -each[1].bytes))
+            listed_step = step_by_point.get((number, step.key))
+            if listed_step is None or abs(step.bytes) > abs(listed_step[1].bytes):
+                step_by_point[number, step.key] = series, step
+    return sorted(step_by_point.values(), key=lambda pair: (not pair[1].is_new, -pair[1].bytes))
 
 
 def model_table(sweep: Sweep) -> Table:
     """Return a row for each series that was measured, the largest peak first."""
-    measured = [series for series in sweep.series if series.newest.peak_bytes is not None]
-    measured.sort(key=lambda series: -(series.newest.peak_bytes or 0))
+    measured_series = [series for series in sweep.series if series.newest.peak_bytes is not None]
+    measured_series.sort(key=lambda series: -(series.newest.peak_bytes or 0))
     columns = (
-        _name_column("model", [series.model for series in measured]),
-        _name_column("sizes", list(map(series_variant, measured))),
+        _name_column("model", [series.model for series in measured_series]),
+        _name_column("sizes", list(map(series_variant, measured_series))),
         Column("weights", "right"),
         Column("peak", "right", css="strong"),
         Column("after the runs", "right"),
@@ -135,7 +137,7 @@ def model_table(sweep: Sweep) -> Table:
         Column("change of the peak", "right", formats=("html", "markdown")),
         Column("error of the estimate", "right", formats=("html", "markdown")),
     )
-    return Table(columns=columns, rows=tuple(map(_model_row, measured)))
+    return Table(columns=columns, rows=tuple(map(_model_row, measured_series)))
 
 
 def _model_row(series: SweepSeries) -> Row:
@@ -165,7 +167,7 @@ def _name_column(
     css: str = "",
     formats: Sequence[OutputFormat] = ALL_FORMATS,
 ) -> Column:
-    """Return a column of `texts` that is cut on a terminal only where they stay distinct."""
+    """Return a column of `texts`, which a terminal cuts only if they stay distinct."""
     is_distinct = len({shortened(plain(text), MAX_SWEEP_NAME) for text in texts}) == len(set(texts))
     return Column(
         heading,
@@ -182,7 +184,7 @@ def series_variant(series: SweepSeries) -> str:
 
 
 def failure_table(sweep: Sweep) -> Table:
-    """Return a row for each sentence of jobs that did not complete."""
+    """Return a row for each sentence on jobs that did not complete."""
     columns = (
         Column("models", "right"),
         Column("on", wraps=True, max_width=MAX_SWEEP_NAME),
@@ -190,12 +192,14 @@ def failure_table(sweep: Sweep) -> Table:
         Column("to", wraps=True, max_width=MAX_SWEEP_NAME, css="name less"),
     )
     rows = []
-    for sentence, jobs in failed_jobs_by_sentence((s, p) for s in sweep.series for p in s.points):
-        series = [each for each, _ in jobs]
-        names = list(dict.fromkeys(plain(each.model) for each in series))
+    for sentence, jobs in failed_jobs_by_sentence(
+        (series, point) for series in sweep.series for point in series.points
+    ):
+        failed_series = [series for series, _ in jobs]
+        names = list(dict.fromkeys(plain(series.model) for series in failed_series))
         rows.append(
             Row(
-                Cell(f"{model_count(series):,}", sort_key=model_count(series)),
+                Cell(f"{model_count(failed_series):,}", sort_key=model_count(failed_series)),
                 point_releases_text(sweep, [point for _, point in jobs]),
                 sentence
                 if len(sentence) <= MAX_FAILURE_SENTENCE
@@ -207,7 +211,7 @@ def failure_table(sweep: Sweep) -> Table:
 
 
 def placement_table(placement: Placement | None) -> Table:
-    """Return a row for each machine; none without a placement."""
+    """Return a row for each machine; no rows without a placement."""
     columns = (
         Column("machine"),
         Column("memory", "right", css="less"),
@@ -215,7 +219,7 @@ def placement_table(placement: Placement | None) -> Table:
         Column("models", wraps=True, css="name"),
     )
     machines = placement.machines if placement else ()
-    rows = tuple(_machine_row(number, each) for number, each in enumerate(machines, start=1))
+    rows = tuple(_machine_row(number, machine) for number, machine in enumerate(machines, start=1))
     return Table(columns=columns, rows=rows, caption=placement_sentence(placement))
 
 
@@ -224,12 +228,12 @@ def _machine_row(number: int, machine: PlacementMachine) -> Row:
         str(number),
         _sweep_size_cell(machine.memory_bytes),
         _sweep_size_cell(machine.needed_bytes),
-        some_of([plain(each.model) for each in machine.models], limit=12) or "none",
+        some_of([plain(model.model) for model in machine.models], limit=12) or "none",
     )
 
 
 def placement_sentence(placement: Placement | None) -> str:
-    """Return what a placement counts, and the models that fit on no machine."""
+    """Return the models that fit on no machine, and which memory a placement counts."""
     if placement is None:
         return ""
     text = (
@@ -238,18 +242,21 @@ def placement_sentence(placement: Placement | None) -> str:
     )
     if not placement.unplaced:
         return text
-    room = max((each.memory_bytes for each in placement.machines), default=0)
-    room_bytes = (1 - placement.margin) * room
-    large = [each for each in placement.unplaced if each.peak_bytes > room_bytes]
-    others = [each for each in placement.unplaced if each.peak_bytes <= room_bytes]
+    largest_bytes = max((machine.memory_bytes for machine in placement.machines), default=0)
+    room_bytes = (1 - placement.margin) * largest_bytes
+    large_models = [model for model in placement.unplaced if model.peak_bytes > room_bytes]
+    other_models = [model for model in placement.unplaced if model.peak_bytes <= room_bytes]
     sentences = []
-    for models, where in ((large, "no machine, even alone"), (others, "no machine with others")):
+    for models, place in (
+        (large_models, "no machine, even alone"),
+        (other_models, "no machine with others"),
+    ):
         if models:
             names = some_of(
-                [f"{plain(each.model)} ({format_size(each.peak_bytes)})" for each in models]
+                [f"{plain(model.model)} ({format_size(model.peak_bytes)})" for model in models]
             )
             verb = plural(len(models), "fits", "fit")
-            sentences.append(f"{counted(len(models), 'model')} {verb} on {where}: {names}.")
+            sentences.append(f"{counted(len(models), 'model')} {verb} on {place}: {names}.")
     return " ".join((*sentences, text))
 
 

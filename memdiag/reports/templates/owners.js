@@ -32,7 +32,7 @@
   if (choice) chart.before(choice.closest(".toolbar"));
   if (choice) choice.addEventListener("change", () => {
     moment = Number(choice.value);
-    for (const each of document.querySelectorAll("[data-moment]")) each.hidden = Number(each.dataset.moment) !== moment;
+    for (const xray of document.querySelectorAll("[data-moment]")) xray.hidden = Number(xray.dataset.moment) !== moment;
     draw();
     document.dispatchEvent(new CustomEvent("moment", { detail: moment }));
   });
@@ -47,10 +47,10 @@
       return [weights[weight][0], label, count, bytes, resident, backing, maker, verified, places];
     };
     const searched = rows.map((row) => [...weights[row[0]], ...variants[row[1]], row[7]].join("\n").toLowerCase());
-    let found = rows.map((_, i) => i), shown = body.rows.length, column = -1, down = false;
+    let matches = rows.map((_, i) => i), shownCount = body.rows.length, column = -1, down = false;
 
     const filled = (row) => {
-      const made = pattern.cloneNode(true), [name, copy, ...others] = made.cells;
+      const filledRow = pattern.cloneNode(true), [name, copy, ...otherCells] = filledRow.cells;
       const [weight, variant, count, bytes, size, residentBytes, resident, maker, places] = row;
       const [title, summary] = weights[weight], [kind, label, parameters, backing, verified] = variants[variant];
       name.textContent = title;
@@ -59,53 +59,53 @@
       swatch.style.background = `var(--${kind})`;
       layout.textContent = label;
       more.textContent = parameters;
-      [count, size, resident, backing, maker, verified, places].forEach((text, i) => { others[i].textContent = text; });
-      others[1].title = `${bytes.toLocaleString("en-US")} bytes`;
-      others[2].title = `${residentBytes.toLocaleString("en-US")} bytes`;
-      return made;
+      [count, size, resident, backing, maker, verified, places].forEach((text, i) => { otherCells[i].textContent = text; });
+      otherCells[1].title = `${bytes.toLocaleString("en-US")} bytes`;
+      otherCells[2].title = `${residentBytes.toLocaleString("en-US")} bytes`;
+      return filledRow;
     };
     const status = document.createElement("span"), more = document.getElementById(`more-${bar.dataset.xray}`);
     status.setAttribute("role", "status");
     const render = () => {
-      body.replaceChildren(...found.slice(0, shown).map((i) => filled(rows[i])));
+      body.replaceChildren(...matches.slice(0, shownCount).map((i) => filled(rows[i])));
       showCount();
     };
     const showCount = () => {
-      const drawn = Math.min(shown, found.length), count = (n) => n.toLocaleString("en-US");
-      status.textContent = `${count(found.length)} of ${count(rows.length)} rows${drawn < found.length ? `, the first ${count(drawn)} shown` : ""}`;
-      more.hidden = drawn === found.length;
-      more.textContent = `Show ${count(Math.min(MORE, found.length - drawn))} more`;
+      const drawn = Math.min(shownCount, matches.length), count = (n) => n.toLocaleString("en-US");
+      status.textContent = `${count(matches.length)} of ${count(rows.length)} rows${drawn < matches.length ? `, the first ${count(drawn)} shown` : ""}`;
+      more.hidden = drawn === matches.length;
+      more.textContent = `Show ${count(Math.min(MORE, matches.length - drawn))} more`;
     };
-    more.addEventListener("click", () => { shown += MORE; render(); });
+    more.addEventListener("click", () => { shownCount += MORE; render(); });
 
     const text = document.createElement("input");
     text.type = "search";
     text.placeholder = "filter by name or maker";
     text.setAttribute("aria-label", "Filter by name or maker");
     const select = (place, all) => {
-      const made = document.createElement("select");
-      made.setAttribute("aria-label", all);
-      made.add(new Option(all, ""));
-      for (const value of new Set(variants.map((variant) => variant[place].split(/[:,]/)[0]))) made.add(new Option(value, value));
-      return made;
+      const list = document.createElement("select");
+      list.setAttribute("aria-label", all);
+      list.add(new Option(all, ""));
+      for (const value of new Set(variants.map((variant) => variant[place].split(/[:,]/)[0]))) list.add(new Option(value, value));
+      return list;
     };
     const kind = select(0, "all kinds"), backing = select(3, "all backings");
     const sort = () => {
       if (column < 0) return;
       const keys = rows.map((row) => cells(row)[column]);
       const compare = (a, b) => (typeof keys[a] === "number" ? keys[a] - keys[b] : order.compare(keys[a], keys[b]));
-      found.sort((a, b) => (down ? -1 : 1) * compare(a, b));
+      matches.sort((a, b) => (down ? -1 : 1) * compare(a, b));
     };
     const filter = () => {
-      const wanted = text.value.toLowerCase();
-      found = rows.map((_, i) => i).filter((i) => searched[i].includes(wanted)
+      const searchedText = text.value.toLowerCase();
+      matches = rows.map((_, i) => i).filter((i) => searched[i].includes(searchedText)
         && (!kind.value || variants[rows[i][1]][0] === kind.value)
         && (!backing.value || variants[rows[i][1]][3].startsWith(backing.value)));
-      shown = MORE;
+      shownCount = MORE;
       sort();
       render();
     };
-    for (const each of [text, kind, backing]) each.addEventListener("input", filter);
+    for (const field of [text, kind, backing]) field.addEventListener("input", filter);
     bar.append(text, kind, backing, status);
     showCount();
 

@@ -19,7 +19,7 @@ const breakable = (text) => text.split(/(\s+)/u).flatMap((word) => (word.length 
       .flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]))
   : [word]));
 window.addEventListener("beforeprint", () => {
-  for (const each of document.querySelectorAll("details")) each.open = true;
+  for (const details of document.querySelectorAll("details")) details.open = true;
 });
 // Charts below the first screen are drawn when the page has loaded.
 const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() => draw(), { timeout: 500 }) : setTimeout(draw, 50));
@@ -71,9 +71,9 @@ const whenIdle = (draw) => (window.requestIdleCallback ? requestIdleCallback(() 
       button.textContent = heading.textContent;
       heading.replaceChildren(button);
       button.addEventListener("click", () => {
-        const now = heading.getAttribute("aria-sort");
-        const down = now ? now === "ascending" : heading.classList.contains("n");
-        for (const each of headings) each.removeAttribute("aria-sort");
+        const order = heading.getAttribute("aria-sort");
+        const down = order ? order === "ascending" : heading.classList.contains("n");
+        for (const otherHeading of headings) otherHeading.removeAttribute("aria-sort");
         heading.setAttribute("aria-sort", down ? "descending" : "ascending");
         // A table with only some of its rows on the page sorts all of them itself.
         if (!table.dispatchEvent(new CustomEvent("sort", { detail: { column, down }, cancelable: true }))) return;

@@ -34,8 +34,8 @@
     height += GAP;
   }
   chart.style.height = `${height + TOP + BOTTOM}px`;
-  const domain = (each) => [1 - each.bottom / height, 1 - each.top / height];
-  panels.forEach((each, i) => { each.axis = i ? `y${i + 1}` : "y"; each.layout = i ? `yaxis${i + 1}` : "yaxis"; });
+  const domain = (chartPanel) => [1 - chartPanel.bottom / height, 1 - chartPanel.top / height];
+  panels.forEach((chartPanel, i) => { chartPanel.axis = i ? `y${i + 1}` : "y"; chartPanel.layout = i ? `yaxis${i + 1}` : "yaxis"; });
 
   const highest = Math.max(line.peak_bytes, ...line.rss_bytes, 1);
   const highestLane = Math.max(1, ...lanes.flatMap((lane) => [...lane.rss_bytes, ...lane.peaks.map((peak) => peak.rss_bytes)]));
@@ -51,9 +51,9 @@
     const pixels = (chart.clientWidth - 80) / (range[1] - range[0]), length = Math.min(MAX_LABEL, bar.label.length);
     const letters = (from, to) => Math.min(length, Math.floor(((to - from) * pixels - 8) / LETTER));
     const end = Math.min(at(bar.end_s), range[1]);
-    const phases = bar.segments.filter((each) => at(each.start_s) < end).map((each) => at(each.end_s));
+    const phases = bar.segments.filter((segment) => at(segment.start_s) < end).map((segment) => at(segment.end_s));
     const inside = letters(Math.max(at(bar.start_s), range[0], ...phases), end);
-    const next = Math.min(range[1], ...lane.bars.filter((each) => each.row === bar.row && each.start_s >= bar.end_s).map((each) => at(each.start_s)));
+    const next = Math.min(range[1], ...lane.bars.filter((nextBar) => nextBar.row === bar.row && nextBar.start_s >= bar.end_s).map((nextBar) => at(nextBar.start_s)));
     const behind = at(bar.end_s) >= range[0] ? letters(end, next) : 0;
     if (Math.max(inside, behind) < Math.min(length, MIN_LABEL)) return { x: end, text: "", place: "middle left" };
     if (inside >= behind) return { x: end, text: `${clipped(bar.label, inside)} `, place: "middle left" };
@@ -61,7 +61,7 @@
   }
   const nameColumns = (lane) => {
     const all = lane.bars.map((bar) => placed(lane, bar));
-    return { x: all.map((each) => each.x), text: all.map((each) => each.text), textposition: all.map((each) => each.place) };
+    return { x: all.map((label) => label.x), text: all.map((label) => label.text), textposition: all.map((label) => label.place) };
   };
   const names = (c, axis, lane) => ({
     ...nameColumns(lane), y: lane.bars.map((bar) => -bar.row), yaxis: axis, type: "scatter", mode: "text", name: "names", textfont: { color: c.ink, size: 12 },
@@ -78,9 +78,9 @@
   function traces(c) {
     const list = [];
     let isFirst = true;
-    for (const each of panels) {
-      const { lane, axis } = each;
-      if (each.kind === "tree") {
+    for (const chartPanel of panels) {
+      const { lane, axis } = chartPanel;
+      if (chartPanel.kind === "tree") {
         list.push({
           x: line.t_s.map(at), y: line.rss_bytes.map((b) => b / treeUnit.by), yaxis: axis, type: "scatter", mode: "lines", name: "RSS of all processes",
           line: { width: 1.4, color: c.ink, shape: "hv" }, fill: "tozeroy", fillcolor: c.band, showlegend: true,
@@ -96,7 +96,7 @@
           marker: { size: 11, color: c.peak, line: { width: 1.6, color: c.surface } },
           customdata: [`<b>${size(line.peak_bytes)}</b> peak<br>at ${time(line.peak_s)}`], hovertemplate: "%{customdata}<extra></extra>",
         });
-      } else if (each.kind === "memory") {
+      } else if (chartPanel.kind === "memory") {
         const t = lane.t_s.map(at), by = (b) => b / laneUnit.by;
         const area = (values, name, color) => ({
           x: t, y: values.map(by), yaxis: axis, name, type: "scatter", mode: "lines", line: { width: 0, shape: "hv" }, fillcolor: color,
@@ -125,10 +125,10 @@
           row: bar.row, start: bar.start_s, end: bar.end_s, color: bar.is_failed ? c.peak_soft : c.band,
           edge: bar.is_failed ? c.peak : c.rail, hover: hover(bar),
         })), 0.86, "sessions"));
-        list.push(bars(c, axis, lane.bars.flatMap((bar) => bar.segments.map((each, i) => ({
-          row: bar.row, start: each.start_s, end: each.end_s,
-          color: each.phase === "first_run" ? c.anonymous : each.is_peak ? c.peak : i % 2 ? c.muted : c.rail,
-          hover: `<b>${each.phase}</b> of session ${clipped(bar.label, 70)}<br>${time(each.end_s - each.start_s)} from ${time(each.start_s)}`,
+        list.push(bars(c, axis, lane.bars.flatMap((bar) => bar.segments.map((segment, i) => ({
+          row: bar.row, start: segment.start_s, end: segment.end_s,
+          color: segment.phase === "first_run" ? c.anonymous : segment.is_peak ? c.peak : i % 2 ? c.muted : c.rail,
+          hover: `<b>${segment.phase}</b> of session ${clipped(bar.label, 70)}<br>${time(segment.end_s - segment.start_s)} from ${time(segment.start_s)}`,
         }))), 0.5, "phases"));
         list.push(names(c, axis, lane));
       }
@@ -138,7 +138,7 @@
 
   function layout(c) {
     const small = narrow();
-    const made = {
+    const settings = {
       font: font(c), paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", barmode: "overlay", bargap: 0, annotations: [],
       margin: { l: small ? 56 : 62, r: 10, t: TOP, b: BOTTOM }, hovermode: "closest", dragmode: coarse ? false : "zoom",
       modebar: { bgcolor: "rgba(0,0,0,0)", color: c.muted, activecolor: c.ink },
@@ -149,27 +149,27 @@
         linecolor: c.line, ticks: "outside", tickcolor: c.line, minallowed: at(whole[0]), maxallowed: at(whole[1]),
       },
     };
-    const titled = (each, text) => made.annotations.push({
-      xref: "paper", yref: "paper", x: 0, xanchor: "left", y: domain(each)[1], yanchor: "bottom", yshift: 2, showarrow: false, text, font: font(c, small ? 12 : 13),
+    const addTitle = (chartPanel, text) => settings.annotations.push({
+      xref: "paper", yref: "paper", x: 0, xanchor: "left", y: domain(chartPanel)[1], yanchor: "bottom", yshift: 2, showarrow: false, text, font: font(c, small ? 12 : 13),
     });
-    made.shapes = line.end_xrays.map(([start, end]) => ({
+    settings.shapes = line.end_xrays.map(([start, end]) => ({
       type: "rect", xref: "x", yref: "paper", x0: at(start), x1: at(end), y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: c.band,
     }));
-    const letters = (rest) => Math.max(8, Math.floor((chart.clientWidth - made.margin.l) / 8) - rest.length);
-    for (const each of panels) {
-      if (each.kind === "sessions") {
-        made[each.layout] = { domain: domain(each), range: [-each.lane.rows + 0.5, 0.5], fixedrange: true, showgrid: false, zeroline: false, showticklabels: false };
+    const letters = (rest) => Math.max(8, Math.floor((chart.clientWidth - settings.margin.l) / 8) - rest.length);
+    for (const chartPanel of panels) {
+      if (chartPanel.kind === "sessions") {
+        settings[chartPanel.layout] = { domain: domain(chartPanel), range: [-chartPanel.lane.rows + 0.5, 0.5], fixedrange: true, showgrid: false, zeroline: false, showticklabels: false };
         continue;
       }
-      const isTree = each.kind === "tree", unit = isTree ? treeUnit : laneUnit, top = isTree ? highest : highestLane;
-      made[each.layout] = {
-        domain: domain(each), range: [0, (1.1 * top) / unit.by], fixedrange: true, gridcolor: c.line, zeroline: false, nticks: 4, tickformat: ",",
+      const isTree = chartPanel.kind === "tree", unit = isTree ? treeUnit : laneUnit, top = isTree ? highest : highestLane;
+      settings[chartPanel.layout] = {
+        domain: domain(chartPanel), range: [0, (1.1 * top) / unit.by], fixedrange: true, gridcolor: c.line, zeroline: false, nticks: 4, tickformat: ",",
         title: { text: unit.name, standoff: small ? 2 : 6 },
       };
-      const peak = isTree ? ` · peak ${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : ` · peak ${size(each.lane.peak_bytes)}`;
-      titled(each, `<b>${isTree ? "all processes" : clipped(each.lane.label, letters(peak))}</b>${peak}`);
+      const peak = isTree ? ` · peak ${line.is_peak_sampled ? "~" : ""}${size(line.peak_bytes)}` : ` · peak ${size(chartPanel.lane.peak_bytes)}`;
+      addTitle(chartPanel, `<b>${isTree ? "all processes" : clipped(chartPanel.lane.label, letters(peak))}</b>${peak}`);
     }
-    return made;
+    return settings;
   }
 
   let range = whole.map(at);
@@ -182,14 +182,14 @@
   };
   const rename = () => {
     const places = chart.data.flatMap((trace, i) => (trace.name === "names" ? [i] : []));
-    const columns = panels.filter((each) => each.kind === "sessions").map((each) => nameColumns(each.lane));
+    const columns = panels.filter((chartPanel) => chartPanel.kind === "sessions").map((chartPanel) => nameColumns(chartPanel.lane));
     if (places.length) Plotly.restyle(chart, {
-      x: columns.map((each) => each.x), text: columns.map((each) => each.text), textposition: columns.map((each) => each.textposition),
+      x: columns.map((column) => column.x), text: columns.map((column) => column.text), textposition: columns.map((column) => column.textposition),
     }, places);
   };
   const press = (pressed) => {
-    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", String(each === pressed));
-    for (const each of document.querySelectorAll("#ranges > select")) if (each !== pressed) each.value = "";
+    for (const rangeButton of document.querySelectorAll("#ranges > button")) rangeButton.setAttribute("aria-pressed", String(rangeButton === pressed));
+    for (const list of document.querySelectorAll("#ranges > select")) if (list !== pressed) list.value = "";
   };
   const show = (next, button) => {
     range = next;
@@ -206,19 +206,19 @@
     return button;
   };
   const around = (first, last) => {
-    const more = Math.max(0.08 * (last - first), whole[1] / 1e5);
-    return [Math.max(whole[0], first - more), Math.min(whole[1], last + more)].map(at);
+    const margin = Math.max(0.08 * (last - first), whole[1] / 1e5);
+    return [Math.max(whole[0], first - margin), Math.min(whole[1], last + margin)].map(at);
   };
 
   draw();
   const wholeButton = addRange("whole run", range);
   press(wholeButton);
   // Each creation can be shown alone: with a button, or with an entry of a list where there are many.
-  const creation = (bar) => bar.segments.filter((each) => each.phase !== "first_run");
+  const creation = (bar) => bar.segments.filter((segment) => segment.phase !== "first_run");
   const created = lanes.flatMap((lane) => lane.bars).filter((bar) => creation(bar).length).sort((a, b) => a.number - b.number);
   const rangeOf = (bar) => {
-    const ends = bar.segments.map((each) => each.end_s);
-    return around(bar.segments[0].start_s, Math.max(...creation(bar).map((each) => each.end_s), ...ends.slice(0, 1)));
+    const ends = bar.segments.map((segment) => segment.end_s);
+    return around(bar.segments[0].start_s, Math.max(...creation(bar).map((segment) => segment.end_s), ...ends.slice(0, 1)));
   };
   if (created.length > MAX_BUTTONS) {
     const list = document.createElement("select");
@@ -226,7 +226,7 @@
     list.add(new Option("creation of session …", ""));
     for (const bar of created) list.add(new Option(`creation of session ${bar.label}`, bar.number));
     list.addEventListener("change", () => {
-      const bar = created.find((each) => String(each.number) === list.value);
+      const bar = created.find((createdBar) => String(createdBar.number) === list.value);
       show(bar ? rangeOf(bar) : whole.map(at), bar ? list : wholeButton);
     });
     document.getElementById("ranges").append(list);

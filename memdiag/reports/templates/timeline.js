@@ -24,7 +24,7 @@
     while (low < high) { const middle = (low + high) >> 1; if (starts[middle] <= t) low = middle + 1; else high = middle; }
     return low - 1;
   };
-  const runs = data.runs, starts = data.spans.map((each) => each.start);
+  const runs = data.runs, starts = data.spans.map((step) => step.start);
   const spanAt = (t) => data.spans[lastBegun(starts, t)];
   const runAt = (t) => { const last = lastBegun(runs.start, t); return last >= 0 && t <= runs.end[last] ? last : -1; };
 
@@ -47,7 +47,7 @@
     return { tickmode: "array", tickvals: above.map((n) => first + n), ticktext: above.map((n) => Number(n.toPrecision(6)).toLocaleString("en-US")) };
   };
   const y = (bytes) => bytes / unit.by;
-  const peak = line.peaks.find((each) => each.overall);
+  const peak = line.peaks.find((phasePeak) => phasePeak.overall);
   const phases = [...new Set(line.bands.map((band) => band.phase))];
   const tint = (c, phase) =>
     peak && phase === peak.phase ? c.peak : phases.indexOf(phase) % 2 ? c.muted : c.rail;
@@ -103,14 +103,14 @@
     // The highest peak is drawn last, over its neighbours.
     const peaks = [...line.peaks].sort((a, b) => Number(a.overall) - Number(b.overall));
     list.push({
-      x: peaks.map((each) => at(each.t_s)), y: peaks.map((each) => y(each.rss_bytes)), name: "peak of a phase", showlegend: !narrow(),
+      x: peaks.map((phasePeak) => at(phasePeak.t_s)), y: peaks.map((phasePeak) => y(phasePeak.rss_bytes)), name: "peak of a phase", showlegend: !narrow(),
       type: "scatter", mode: "markers", cliponaxis: false,
       marker: {
-        opacity: 1, size: peaks.map((each) => (each.overall ? 13 : 8)), line: { width: 1.6, color: peaks.map((each) => (each.overall ? c.surface : c.ink)) },
-        color: peaks.map((each) => (each.overall ? c.peak : c.surface)),
-        symbol: peaks.map((each) => (each.kind === "exact" ? "circle" : "diamond")),
+        opacity: 1, size: peaks.map((phasePeak) => (phasePeak.overall ? 13 : 8)), line: { width: 1.6, color: peaks.map((phasePeak) => (phasePeak.overall ? c.surface : c.ink)) },
+        color: peaks.map((phasePeak) => (phasePeak.overall ? c.peak : c.surface)),
+        symbol: peaks.map((phasePeak) => (phasePeak.kind === "exact" ? "circle" : "diamond")),
       },
-      customdata: peaks.map((each) => `<b>${size(each.rss_bytes - line.baseline)}</b> above baseline<br>peak of ${each.phase}, ${each.kind}`),
+      customdata: peaks.map((phasePeak) => `<b>${size(phasePeak.rss_bytes - line.baseline)}</b> above baseline<br>peak of ${phasePeak.phase}, ${phasePeak.kind}`),
       hovertemplate: "%{customdata}<extra></extra>",
     });
     list.push(lane(c, "y2", line.bands.map((band) => ({
@@ -119,12 +119,12 @@
       hover: `<b>${band.phase}</b><br>${time(band.end_s - band.start_s)}`,
     })), "phases"));
     const grown = peak ? 0.05 * (peak.rss_bytes - line.baseline) : Infinity;
-    const grew = (each) => each.phase !== "start" && each.growth > Math.max(grown, MIB);
-    list.push(lane(c, "y3", data.spans.map((each) => ({
-      start: each.start, end: each.end, text: each.title,
-      color: grew(each) ? c.peak_soft : c.band, ink: grew(each) ? c.peak_ink : c.muted,
-      edge: grew(each) ? c.peak : c.line,
-      hover: `<b>${clipped(each.title)}</b> · ${each.phase}<br>${escaped(each.sentence)}<br>${each.duration}`,
+    const grew = (step) => step.phase !== "start" && step.growth > Math.max(grown, MIB);
+    list.push(lane(c, "y3", data.spans.map((step) => ({
+      start: step.start, end: step.end, text: step.title,
+      color: grew(step) ? c.peak_soft : c.band, ink: grew(step) ? c.peak_ink : c.muted,
+      edge: grew(step) ? c.peak : c.line,
+      hover: `<b>${clipped(step.title)}</b> · ${step.phase}<br>${escaped(step.sentence)}<br>${step.duration}`,
     })), "steps"));
     // More runs could not be distinguished even when zoomed in; hovering the line names the run.
     if (runs.start.length && runs.start.length <= 500)
@@ -187,12 +187,12 @@
 
   const whole = [at(line.start), at(Math.max(line.end, line.start + 1e-6))];
   const extent = (phase) => {
-    const own = line.bands.filter((band) => band.phase === phase);
-    return [at(Math.min(...own.map((band) => band.start_s))), at(Math.max(...own.map((band) => band.end_s)))];
+    const phaseBands = line.bands.filter((band) => band.phase === phase);
+    return [at(Math.min(...phaseBands.map((band) => band.start_s))), at(Math.max(...phaseBands.map((band) => band.end_s)))];
   };
   const padded = ([first, last], by) => {
-    const more = Math.max((last - first) * by, at(1e-6));
-    return [Math.max(whole[0], first - more), Math.min(whole[1], last + more)];
+    const margin = Math.max((last - first) * by, at(1e-6));
+    return [Math.max(whole[0], first - margin), Math.min(whole[1], last + margin)];
   };
   const model = phases.length > 1 && phases[0] === "start" ? [padded([extent("start")[1], whole[1]], 0.03)[0], whole[1]] : whole;
   let range = model, dragging = "zoom";
@@ -228,7 +228,7 @@
 
   function show(next, button) {
     range = next;
-    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", String(each === button));
+    for (const rangeButton of document.querySelectorAll("#ranges > button")) rangeButton.setAttribute("aria-pressed", String(rangeButton === button));
     Plotly.update(chart, wordsOf(), { "xaxis.range": [...next] }, placesOf(chart));
   }
 
@@ -297,7 +297,7 @@
   chart.on("plotly_relayout", (change) => {
     if (change["xaxis.range[0]"] === undefined) return;
     range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    for (const each of document.querySelectorAll("#ranges > button")) each.setAttribute("aria-pressed", "false");
+    for (const rangeButton of document.querySelectorAll("#ranges > button")) rangeButton.setAttribute("aria-pressed", "false");
     Plotly.restyle(chart, wordsOf(), placesOf(chart));
   });
   chart.on("plotly_doubleclick", () => { show(whole, wholeButton); return false; });

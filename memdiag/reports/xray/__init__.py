@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 MIN_WASTE_BYTES = 8 * MIB
 MIN_WASTE_SHARE = 0.1
-"""A waste is the headline from this size and this share of the resident set on."""
+"""Waste is in the headline from this size and this share of the resident set on."""
 
 _OWNERS_TITLE = "Owners of the memory"
 _MAX_CONSOLE_MODELS = 12
@@ -89,22 +89,22 @@ class XrayInsight:
 
 def xray_insight(attribution: Attribution) -> XrayInsight:
     """Return the most important result of `attribution`."""
-    resident = attribution.resident_bytes
-    min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident)
-    retained = attribution.bytes_of("allocator_retained")
-    same_layout, other_layouts = _extra_copy_bytes(attribution)
+    resident_bytes = attribution.resident_bytes
+    min_bytes = max(MIN_WASTE_BYTES, MIN_WASTE_SHARE * resident_bytes)
+    retained_bytes = attribution.bytes_of("allocator_retained")
+    same_layout_bytes, other_layout_bytes = _extra_copy_bytes(attribution)
     duplicates = list(repeated_models(attribution))
-    same_layout -= sum(model.bytes for model in duplicates)
+    same_layout_bytes -= sum(model.bytes for model in duplicates)
     wastes = [
-        (retained, "are retained by malloc after they were freed", _MALLOC_ADVICE),
+        (retained_bytes, "are retained by malloc after they were freed", _MALLOC_ADVICE),
         (attribution.arena_slack_bytes, "are free space in onnxruntime's arenas", ARENA_ADVICE),
         (
-            same_layout,
+            same_layout_bytes,
             "are further copies of weights, in the same layout as the first",
             _COPIES_ADVICE,
         ),
         (
-            other_layouts,
+            other_layout_bytes,
             "are copies of weights in another layout, besides the original",
             _COPIES_ADVICE,
         ),
@@ -112,35 +112,38 @@ def xray_insight(attribution: Attribution) -> XrayInsight:
     wastes = [waste for waste in wastes if waste[0] >= min_bytes]
     wastes += [(model.bytes, f"are {plain(model.evidence)}", model.remedy) for model in duplicates]
     wastes.sort(key=lambda waste: -waste[0])
-    largest = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
+    largest_owner = max(owner_rows(attribution), key=lambda row: row.size_bytes, default=None)
     headline = (
-        f"the largest owner is {largest.label}, with"
-        f" {_part_and_whole_text(largest.size_bytes, resident)}"
-        if largest
-        else f"{format_size(resident)} resident"
+        f"the largest owner is {largest_owner.label}, with"
+        f" {_part_and_whole_text(largest_owner.size_bytes, resident_bytes)}"
+        if largest_owner
+        else f"{format_size(resident_bytes)} resident"
     )
     if wastes and wastes[0][0] >= min_bytes:
         size, description, _ = wastes[0]
         headline += f"; {format_size(size)} {description}"
-    advice = [f"{format_size(size)} {description}. {how}" for size, description, how in wastes]
+    advice = [
+        f"{format_size(size)} {description}. {advice_text}"
+        for size, description, advice_text in wastes
+    ]
     if attribution.models and not attribution.copies:
         advice.append(_no_weight_sentence(attribution))
     return XrayInsight(headline=headline, advice=tuple(advice))
 
 
 def _part_and_whole_text(size: int, whole: int) -> str:
-    """Return `size` of `whole`: ``469 of 610 MiB``, with both units if they differ."""
+    """Return ``469 of 610 MiB`` for `size` of `whole` bytes, with both units if they differ."""
     part, total = format_size(size), format_size(whole)
     number, _, unit = part.rpartition(" ")
     return f"{number} of {total}" if total.endswith(unit) else f"{part} of {total}"
 
 
 def _extra_copy_bytes(attribution: Attribution) -> tuple[int, int]:
-    """Return the bytes of copies beyond the first: in the same layout, and in other layouts."""
+    """Return the bytes of copies beyond the first, in the same layout and in other layouts."""
     same_layout = other_layouts = 0
     for weight in weight_rows(attribution):
         copies = [copy for copy in weight.copies if not copy.is_freed]
-        # Two mappings of one file share their memory.
+        # Mappings of the same file share their memory.
         same_layout += sum(
             copy.resident_bytes * (copy.count - 1) // copy.count
             for copy in copies
@@ -182,7 +185,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
     """
     weights = weight_rows(attribution)
     was_searched = attribution.models or attribution.indistinct
-    nothing = "no weight was found" if was_searched else "no weight was searched for"
+    no_weight_text = "no weight was found" if was_searched else "no weight was searched for"
     remarks = (
         *(f"Note: {plain(note).rstrip('.')}." for note in attribution.notes),
         *_device_arena_sentences(attribution),
@@ -193,7 +196,7 @@ def xray_text(attribution: Attribution, *, trimmed_bytes: int = 0) -> XrayText:
         _scan_time_sentence(attribution),
     )
     return XrayText(
-        first=f"{weights[0].title}: {weights[0].summary}" if weights else nothing,
+        first=f"{weights[0].title}: {weights[0].summary}" if weights else no_weight_text,
         share=identified_share(attribution),
         owners=owner_rows(attribution, trimmed_bytes=trimmed_bytes),
         weights=weights,
@@ -209,19 +212,19 @@ def _models_table(attribution: Attribution) -> Table:
         copies = [copy for copy in attribution.copies if index in copy.models]
         if len(attribution.models) < 2 or not copies:
             continue
-        size = sum(copy.resident_bytes for copy in copies)
-        shared = sum(copy.resident_bytes for copy in copies if len(copy.models) > 1)
-        ratio = size / model.weight_bytes if model.weight_bytes else 0.0
+        copy_bytes = sum(copy.resident_bytes for copy in copies)
+        shared_bytes = sum(copy.resident_bytes for copy in copies if len(copy.models) > 1)
+        ratio = copy_bytes / model.weight_bytes if model.weight_bytes else 0.0
         name = display_name(model.name)
         cells = Row(
             Cell(name, is_code=True),
             format_size(model.weight_bytes),
             f"{len(copies):,}",
-            format_size(size),
+            format_size(copy_bytes),
             f"{ratio:.1f} ×" if ratio else "",
-            format_size(shared) if shared else "",
+            format_size(shared_bytes) if shared_bytes else "",
         )
-        rows.append((-size, name, cells))
+        rows.append((-copy_bytes, name, cells))
     table = Table(
         columns=(
             Column("model", wraps=True, css="name"),
@@ -245,13 +248,13 @@ def _no_weight_sentence(attribution: Attribution) -> str:
 def _absent_models_sentence(attribution: Attribution) -> str:
     if len(attribution.models) < 2:
         return ""
-    found = {index for copy in attribution.copies for index in copy.models}
-    absent = sorted(
+    found_models = {index for copy in attribution.copies for index in copy.models}
+    absent_names = sorted(
         display_name(model.name)
         for index, model in enumerate(attribution.models)
-        if index not in found
+        if index not in found_models
     )
-    return f"No weight was found of: {', '.join(absent)}." if absent else ""
+    return f"No weight was found of: {', '.join(absent_names)}." if absent_names else ""
 
 
 def _device_arena_sentences(attribution: Attribution) -> Iterator[str]:
@@ -284,16 +287,16 @@ def _nothing_unused_sentence(attribution: Attribution) -> str:
 
 def document(attribution: Attribution) -> Document:
     """Return the report of `attribution`."""
-    found = xray_insight(attribution)
-    to_do = found.advice or (_nothing_unused_sentence(attribution),)
+    insight = xray_insight(attribution)
+    advice = insight.advice or (_nothing_unused_sentence(attribution),)
     return Document(
         subject=f"process {attribution.pid}",
         kind="X-ray of a process",
-        answer=f"{found.headline}.",
+        answer=f"{insight.headline}.",
         blocks=[
             *(
                 SentenceBlock(title="" if number else "What to do", text=text, detail=Detail.ANSWER)
-                for number, text in enumerate(to_do)
+                for number, text in enumerate(advice)
             ),
             TableBlock(
                 title="Models", table=_models_table(attribution), max_rows=_MAX_CONSOLE_MODELS
@@ -308,57 +311,61 @@ def document(attribution: Attribution) -> Document:
 
 
 def owner_blocks(
-    owned: XrayText,
+    xray: XrayText,
     xrays: Callable[[], Sequence[PageXray]],
     *,
     heading: str = "owner",
     detail: Detail = Detail.ALL,
-    further: Sequence[str] = (),
+    further_remarks: Sequence[str] = (),
 ) -> list[Block]:
     """Return the owners of the memory, the weights with several copies, and remarks.
 
     Args:
-        owned: the X-ray.
-        xrays: returns it for a page, and after it the X-rays that users can choose instead.
+        xray: the X-ray.
+        xrays: returns the X-ray for a page, followed by X-rays that users can choose instead.
         heading: the heading of the owners.
-        detail: how much has to be asked for, so that a terminal prints the owners.
-        further: remarks that follow the others; not on pages, which have the X-rays.
+        detail: the detail from which on a terminal prints the owners.
+        further_remarks: remarks that follow the others; not on pages, which have the X-rays.
     """
-    made = functools.cache(xrays)
-    single = f"{owned.single}." if owned.single else ""
-    first = "" if owned.weights else f"{capitalized(owned.first)}."
+    cached_xrays = functools.cache(xrays)
+    single_copies = f"{xray.single}." if xray.single else ""
+    first_remark = "" if xray.weights else f"{capitalized(xray.first)}."
     return [
         ChartBlock(
             title=_OWNERS_TITLE,
             name="treemap",
             script="owners.js",
-            data=lambda: {"xrays": [each.charts for each in made()]},
+            data=lambda: {"xrays": [page.charts for page in cached_xrays()]},
             alt="Owners, weights and their copies as tiles; the tables below contain the same",
             hints=(
                 "Click a tile to zoom in, the bar above to zoom out. Bright colours are copies of"
                 " weights by kind, muted colours are other owners.",
             ),
             below=lambda: str(
-                template_environment().get_template("owners.html.j2").render(xrays=made())
+                template_environment().get_template("owners.html.j2").render(xrays=cached_xrays())
             ),
         ),
         TableBlock(
             title=_OWNERS_TITLE,
-            table=replace(owner_table(owned.owners, heading=heading), caption=f"{owned.share}."),
+            table=replace(owner_table(xray.owners, heading=heading), caption=f"{xray.share}."),
             detail=detail,
             short="owners",
             formats=NOT_ON_PAGES,
         ),
         TableBlock(
             title="Weights with several copies",
-            table=repeated_table(owned.repeated),
+            table=repeated_table(xray.repeated),
             detail=Detail.ALL,
             short="copies of weights",
             formats=NOT_ON_PAGES,
         ),
         BulletBlock(
             title="On the weights",
-            texts=[text for text in (first, single, *owned.remarks, *further) if text],
+            texts=[
+                text
+                for text in (first_remark, single_copies, *xray.remarks, *further_remarks)
+                if text
+            ],
             detail=Detail.ALL,
             short="remarks",
             formats=NOT_ON_PAGES,
@@ -371,7 +378,7 @@ class PageXray:
     """An X-ray as a part of a page.
 
     Attributes:
-        moment: when it was taken: ``steady``, ``end of parse``, or ``now`` for a process.
+        moment: when the X-ray was taken: ``steady``, ``end of parse``, or ``now`` for a process.
         rows: the first rows of the table of copies.
         copies: all copies that the page can filter.
         charts: what the scripts draw.
@@ -395,16 +402,16 @@ def page_xray(
     max_tiles: int = 120,
 ) -> PageXray:
     """Return `attribution` for a page, with a limited number of copies."""
-    owned = xray_text(attribution, trimmed_bytes=trimmed_bytes)
-    copies = copy_list(owned.weights, max_bytes=max_copy_bytes)
+    xray = xray_text(attribution, trimmed_bytes=trimmed_bytes)
+    copies = copy_list(xray.weights, max_bytes=max_copy_bytes)
     tiles = make_tiles(attribution, max_weights=max_tiles, trimmed_bytes=trimmed_bytes)
     return PageXray(
         moment=moment,
-        owned=owned,
+        owned=xray,
         owners=owner_table(
-            owned.owners, heading="owner" if moment == "now" else f"owner ({moment})"
+            xray.owners, heading="owner" if moment == "now" else f"owner ({moment})"
         ),
-        rows=copies_table(owned.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
+        rows=copies_table(xray.weights[:max_rows]).first_rows(min(max_rows, len(copies.rows))),
         copies=copies,
         charts=xray_chart_data(tiles, copies),
     )

@@ -21,7 +21,7 @@ class TreemapTile:
     """One tile of the treemap.
 
     Attributes:
-        parent: the `id` of the tile around it, empty for the outermost.
+        parent: the `id` of the tile that contains it; empty for the outermost tile.
         size_bytes: the bytes that belong to none of the tiles inside.
         size: the size of the tile with all tiles inside, as text.
         kind: the kind of a copy or of an owner, which has a colour.
@@ -37,15 +37,15 @@ class TreemapTile:
 
 
 def make_tile(
-    id: str, parent: str, label: str, own: int, whole: int, kind: str, detail: str = ""
+    id: str, parent: str, label: str, own_bytes: int, total_bytes: int, kind: str, detail: str = ""
 ) -> TreemapTile:
-    """Return a tile of `whole` bytes, `own` of which belong to none of the tiles inside."""
+    """Return a tile of `total_bytes`, of which `own_bytes` belong to none of the tiles inside."""
     return TreemapTile(
         id=id,
         parent=parent,
         label=label,
-        size_bytes=own,
-        size=format_size(whole),
+        size_bytes=own_bytes,
+        size=format_size(total_bytes),
         kind=kind,
         detail=detail,
     )
@@ -60,51 +60,69 @@ def xray_tiles(
     with the same size. `trimmed_bytes` were returned by ``malloc_trim`` before the X-ray was taken,
     and count as retained by malloc.
     """
-    resident = attribution.resident_bytes + trimmed_bytes
-    tiles = [make_tile("all", "", "resident", 0, resident, "all")]
+    resident_bytes = attribution.resident_bytes + trimmed_bytes
+    tiles = [make_tile("all", "", "resident", 0, resident_bytes, "all")]
     for row in owner_rows(attribution, trimmed_bytes=trimmed_bytes):
         if not row.size_bytes:
             continue
-        inside = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
-        inside = _scaled_tiles(inside, row.size_bytes)
-        own = row.size_bytes - sum(tile.size_bytes for tile in inside)
-        tiles.append(make_tile(row.id, "all", row.label, own, row.size_bytes, row.kind, row.parts))
-        tiles += inside
+        inner_tiles = _weight_tiles(attribution, max_weights) if row.kind == "weights" else []
+        inner_tiles = _scaled_tiles(inner_tiles, row.size_bytes)
+        own_bytes = row.size_bytes - sum(tile.size_bytes for tile in inner_tiles)
+        tiles.append(
+            make_tile(row.id, "all", row.label, own_bytes, row.size_bytes, row.kind, row.parts)
+        )
+        tiles += inner_tiles
     return tuple(tiles)
 
 
 def _scaled_tiles(tiles: Sequence[TreemapTile], limit: int) -> list[TreemapTile]:
-    """Return `tiles` scaled down to `limit` bytes in all: overlapping copies share their bytes."""
-    whole = sum(tile.size_bytes for tile in tiles)
-    if whole <= limit:
+    """Return `tiles`, scaled down to `limit` bytes together, as overlapping copies share bytes."""
+    total_bytes = sum(tile.size_bytes for tile in tiles)
+    if total_bytes <= limit:
         return list(tiles)
-    return [replace(tile, size_bytes=tile.size_bytes * limit // whole) for tile in tiles]
+    return [replace(tile, size_bytes=tile.size_bytes * limit // total_bytes) for tile in tiles]
 
 
 def _weight_tiles(attribution: Attribution, max_weights: int) -> list[TreemapTile]:
-    """Return the weights and their copies in use; freed copies belong to other owners."""
+    """Return the weights and their copies in use. Freed copies belong to other owners."""
     rows = [row for row in weight_rows(attribution) if row.in_use_bytes]
     tiles = []
     for index, row in enumerate(rows[:max_weights]):
-        id, title = f"w{index}", row.titled(_MAX_TILE_NAME)
-        tiles.append(make_tile(id, "weights", title, 0, row.in_use_bytes, "weights", row.summary))
+        weight_id, title = f"w{index}", row.shortened_title(_MAX_TILE_NAME)
+        tiles.append(
+            make_tile(weight_id, "weights", title, 0, row.in_use_bytes, "weights", row.summary)
+        )
         for number, copy in enumerate(row.copies):
             if copy.resident_bytes and not copy.is_freed:
-                times = f" ×{copy.count}" if copy.count > 1 else ""
-                size, label = copy.resident_bytes, copy.label + times
+                count_text = f" ×{copy.count}" if copy.count > 1 else ""
+                size, label = copy.resident_bytes, copy.label + count_text
                 detail = ", ".join(filter(None, (copy.backing, copy.state, copy.made_by)))
-                tiles.append(make_tile(f"{id}c{number}", id, label, size, size, copy.kind, detail))
-    rest = rows[max_weights:]
-    if left := sum(row.in_use_bytes for row in rest):
-        kinds = {copy.kind for row in rest for copy in row.copies if not copy.is_freed}
+                tiles.append(
+                    make_tile(
+                        f"{weight_id}c{number}", weight_id, label, size, size, copy.kind, detail
+                    )
+                )
+    remaining_rows = rows[max_weights:]
+    if remaining_bytes := sum(row.in_use_bytes for row in remaining_rows):
+        kinds = {copy.kind for row in remaining_rows for copy in row.copies if not copy.is_freed}
         kind = kinds.pop() if len(kinds) == 1 else "weights"
-        label = f"{len(rest):,} more"
-        tiles.append(make_tile("rest", "weights", label, left, left, kind, rest_summary(rest)))
+        label = f"{len(remaining_rows):,} more"
+        tiles.append(
+            make_tile(
+                "rest",
+                "weights",
+                label,
+                remaining_bytes,
+                remaining_bytes,
+                kind,
+                rest_summary(remaining_rows),
+            )
+        )
     return tiles
 
 
 CopyVariant = tuple[str, str, str, str, str]
-"""Kind, label, parameters, backing and verified part: equal for many copies."""
+"""Kind, label, parameters, backing and verified part, which are equal for many copies."""
 
 CopyColumns = tuple[int, int, int, int, str, int, str, str, str]
 """Index of the weight and of the variant, number of copies, bytes and size, resident bytes and
@@ -117,7 +135,7 @@ class CopyList:
 
     Attributes:
         weights: title, summary, and the other names of each weight.
-        rest: a sentence about the copies that are left out; empty for none.
+        rest: a sentence on the copies that are left out; empty for none.
     """
 
     weights: tuple[tuple[str, str, str], ...]
@@ -127,28 +145,32 @@ class CopyList:
 
 
 def copy_list(weights: Sequence[WeightRow], *, max_bytes: int) -> CopyList:
-    """Return the copies of as many `weights` as take about `max_bytes`, and of at least one."""
+    """Return the copies of as many `weights` as fit into about `max_bytes`, at least of one."""
     names: list[tuple[str, str, str]] = []
     variants: dict[CopyVariant, int] = {}
     rows: list[CopyColumns] = []
-    left = max_bytes
+    remaining_bytes = max_bytes
     for weight in weights:
         name = (weight.title, weight.summary, " ".join(weight.names[1:]))
-        added = [
+        copy_rows = [
             _copy_columns(copy, len(names), variants.setdefault(_copy_variant(copy), len(variants)))
             for copy in weight.copies
         ]
-        left -= _text_length(name) + sum(_text_length(row) + _COPY_ROW_BYTES for row in added)
-        if left < 0 and names:
+        remaining_bytes -= _text_length(name) + sum(
+            _text_length(row) + _COPY_ROW_BYTES for row in copy_rows
+        )
+        if remaining_bytes < 0 and names:
             break
         names.append(name)
-        rows += added
-    rest = rest_summary(weights[len(names) :])
+        rows += copy_rows
+    omitted = rest_summary(weights[len(names) :])
     return CopyList(
         weights=tuple(names),
         variants=tuple(variants),
         rows=tuple(rows),
-        rest=f"{rest}, which are neither in this table nor found by its filter" if rest else "",
+        rest=f"{omitted}, which are neither in this table nor found by its filter"
+        if omitted
+        else "",
     )
 
 

@@ -86,23 +86,25 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
     `trimmed_bytes` were returned by malloc on request before the X-ray was taken. They count as
     retained by malloc, and as resident.
     """
-    owners: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
+    owners_by_row: dict[tuple[OwnerKind, str, str], list[Owner]] = {}
     for owner in attribution.owners:
-        id: str = owner.kind
+        row_id: str = owner.kind
         label = OWNER_KIND_LABELS[owner.kind]
         if owner.kind == "arena":
-            id, label = _ARENA_PARTS.get(owner.name, (id, label))
-        owners.setdefault((owner.kind, id, label), []).append(owner)
+            row_id, label = _ARENA_PARTS.get(owner.name, (row_id, label))
+        owners_by_row.setdefault((owner.kind, row_id, label), []).append(owner)
     if trimmed_bytes > 0:
         kind: OwnerKind = "allocator_retained"
         name = f"returned by {trim_function_name(attribution.allocator)}"
-        trimmed = Owner(kind=kind, name=name, bytes=trimmed_bytes, private_bytes=trimmed_bytes)
-        owners.setdefault((kind, kind, OWNER_KIND_LABELS[kind]), []).append(trimmed)
-    resident = attribution.resident_bytes + max(0, trimmed_bytes)
-    weights = owners.get(("weights", "weights", OWNER_KIND_LABELS["weights"]))
+        trimmed_owner = Owner(
+            kind=kind, name=name, bytes=trimmed_bytes, private_bytes=trimmed_bytes
+        )
+        owners_by_row.setdefault((kind, kind, OWNER_KIND_LABELS[kind]), []).append(trimmed_owner)
+    resident_bytes = attribution.resident_bytes + max(0, trimmed_bytes)
+    weights = owners_by_row.get(("weights", "weights", OWNER_KIND_LABELS["weights"]))
     if weights is not None:
         weights[:] = _separated_file_parts(weights, attribution)
-    rows = [_owner_row(key, parts, resident) for key, parts in owners.items()]
+    rows = [_owner_row(key, parts, resident_bytes) for key, parts in owners_by_row.items()]
     rows = [
         _constants_owner_row(_allocator_owner_row(row, attribution), attribution) for row in rows
     ]
@@ -110,7 +112,7 @@ def owner_rows(attribution: Attribution, *, trimmed_bytes: int = 0) -> tuple[Own
 
 
 def largest_owners_text(rows: Sequence[OwnerRow], count: int) -> str:
-    """Return the first `count` of `rows` with their sizes in one sentence, and how many follow."""
+    """Return a sentence with the first `count` of `rows` and their sizes, and how many follow."""
     parts = [f"{row.label} {format_size(row.size_bytes)}" for row in rows]
     return f"{some_of(parts, count, ' · ')}."
 
@@ -123,10 +125,10 @@ def owner_table(
     Args:
         rows: the owners.
         heading: the heading of their column.
-        weights_kind: the kind of copy whose colour weights have; None where copies are coloured by
+        weights_kind: the kind of copy whose colour weights have; None if copies are coloured by
             their kinds.
     """
-    largest = max((row.size_bytes for row in rows), default=0)
+    largest_bytes = max((row.size_bytes for row in rows), default=0)
     decimals = mebibyte_decimals(sum(row.size_bytes for row in rows))
     return Table(
         columns=(
@@ -143,7 +145,11 @@ def owner_table(
                 rounded_mebibytes(row.size_bytes, decimals),
                 Cell(format_size(row.size_bytes), title=f"{row.size_bytes:,} bytes"),
                 row.percent,
-                Cell(bars=((BarPart(css="end", percent=100 * row.size_bytes / (largest or 1)),),)),
+                Cell(
+                    bars=(
+                        (BarPart(css="end", percent=100 * row.size_bytes / (largest_bytes or 1)),),
+                    )
+                ),
                 Cell(row.sentence, note=_parts_note(row)),
             )
             for row in rows
@@ -161,23 +167,23 @@ def owner_label(owner: Owner) -> str:
 
 def owner_sizes(owners: Sequence[Owner]) -> list[tuple[str, int]]:
     """Return the label and size of each row of the owner table, the largest first."""
-    sizes: dict[str, int] = {}
+    size_by_label: dict[str, int] = {}
     for owner in owners:
         label = owner_label(owner) if owner.kind == "arena" else OWNER_KIND_LABELS[owner.kind]
-        sizes[label] = sizes.get(label, 0) + owner.bytes
-    return sorted(sizes.items(), key=lambda item: -item[1])
+        size_by_label[label] = size_by_label.get(label, 0) + owner.bytes
+    return sorted(size_by_label.items(), key=lambda item: -item[1])
 
 
 def identified_share(attribution: Attribution) -> str:
     """Return the share of identified memory: ``99.7 % of the resident memory is identified``."""
-    above = attribution.baseline_bytes is not None
-    memory = "memory above the baseline" if above else "resident memory"
-    missing = "; not all memory could be read" if attribution.partial else ""
-    return f"{percent_text(attribution.named_share)} of the {memory} is identified{missing}"
+    is_above_baseline = attribution.baseline_bytes is not None
+    memory = "memory above the baseline" if is_above_baseline else "resident memory"
+    reading_remark = "; not all memory could be read" if attribution.partial else ""
+    return f"{percent_text(attribution.named_share)} of the {memory} is identified{reading_remark}"
 
 
 def percent_text(share: float) -> str:
-    """Return `share` (0 to 1) in per cent, rounded down: less than all is not ``100 %``."""
+    """Return `share` (0 to 1) in per cent, rounded down, so that only all of it is ``100 %``."""
     tenths = math.floor(share * 1000 + 1e-9)
     if share > 0 and tenths == 0:
         return "< 0.1 %"
@@ -201,26 +207,28 @@ def _parts_note(row: OwnerRow) -> str:
 
 
 def _separated_file_parts(parts: list[Owner], attribution: Attribution) -> list[Owner]:
-    """Return `parts` with the bytes of the model's file as a part of its own."""
-    size = sum(
+    """Return `parts` with the bytes of the model's file as a separate part."""
+    file_bytes = sum(
         copy.resident_bytes
         for copy in attribution.copies
         if copy.weights == (WHOLE_FILE_COPY_NAME,) and copy.in_use is not False
     )
-    divided = []
+    divided_parts = []
     for part in parts:
-        if part.name != "original" or not size:
-            divided.append(part)
+        if part.name != "original" or not file_bytes:
+            divided_parts.append(part)
             continue
-        size = min(size, part.bytes)
-        if part.bytes > size:
-            divided.append(msgspec.structs.replace(part, bytes=part.bytes - size))
-        divided.append(msgspec.structs.replace(part, name="the model file's bytes", bytes=size))
-    return divided
+        file_bytes = min(file_bytes, part.bytes)
+        if part.bytes > file_bytes:
+            divided_parts.append(msgspec.structs.replace(part, bytes=part.bytes - file_bytes))
+        divided_parts.append(
+            msgspec.structs.replace(part, name="the model file's bytes", bytes=file_bytes)
+        )
+    return divided_parts
 
 
 def trim_function_name(allocator: str | None) -> str:
-    """Return the name of what returned freed heap to the system."""
+    """Return the name of the function or allocator that returned freed heap to the system."""
     return "malloc_trim" if allocator is None or allocator == "glibc" else plain(allocator)
 
 
@@ -235,7 +243,7 @@ def _allocator_owner_row(row: OwnerRow, attribution: Attribution) -> OwnerRow:
 
 
 def _constants_owner_row(row: OwnerRow, attribution: Attribution) -> OwnerRow:
-    """Add to the row of the other heap that most of it is weights that cannot be located."""
+    """Note in the row of the other heap if most of it is weights that cannot be located."""
     size = sum(group.bytes for group in attribution.indistinct)
     if row.kind != "other_heap" or not 0.5 * row.size_bytes <= size <= row.size_bytes:
         return row
@@ -243,18 +251,20 @@ def _constants_owner_row(row: OwnerRow, attribution: Attribution) -> OwnerRow:
     return replace(row, sentence=sentence)
 
 
-def _owner_row(key: tuple[OwnerKind, str, str], parts: list[Owner], resident: int) -> OwnerRow:
-    kind, id, label = key
+def _owner_row(
+    key: tuple[OwnerKind, str, str], parts: list[Owner], resident_bytes: int
+) -> OwnerRow:
+    kind, row_id, label = key
     size = sum(part.bytes for part in parts)
     names = _part_names(kind, parts)
     return OwnerRow(
-        id=id,
+        id=row_id,
         kind=kind,
         label=label,
         size_bytes=size,
-        percent=percent_text(size / resident if resident else 0.0),
+        percent=percent_text(size / resident_bytes if resident_bytes else 0.0),
         parts=names,
-        sentence=names if kind in ("weights", "kv_cache") else OWNER_SENTENCES[id],
+        sentence=names if kind in ("weights", "kv_cache") else OWNER_SENTENCES[row_id],
     )
 
 

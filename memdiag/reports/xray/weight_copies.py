@@ -81,9 +81,9 @@ class CopyRow:
     @property
     def address_text(self) -> str:
         """The first addresses, and the number of the others."""
-        more = len(self.addresses) - _MAX_ADDRESSES
-        first = " ".join(f"{address:#x}" for address in self.addresses[:_MAX_ADDRESSES])
-        return f"{first} +{more} more" if more > 0 else first
+        omitted_count = len(self.addresses) - _MAX_ADDRESSES
+        first_addresses = " ".join(f"{address:#x}" for address in self.addresses[:_MAX_ADDRESSES])
+        return f"{first_addresses} +{omitted_count} more" if omitted_count > 0 else first_addresses
 
     @property
     def is_freed(self) -> bool:
@@ -96,7 +96,7 @@ class WeightRow:
     """One weight, or several with equal content, with all copies by layout.
 
     Attributes:
-        model: the models that it belongs to, if several were searched for.
+        model: the models to which it belongs, if several were searched for.
     """
 
     model: str
@@ -117,7 +117,7 @@ class WeightRow:
     def summary(self) -> str:
         """The copies in words: ``3 copies, 1.46 GiB, 1 of them freed``."""
         text = f"{counted(self.count, 'copy', 'copies')}, {format_size(self.size_bytes)}"
-        # Pages at both ends of an extent may be missing, which is not worth mentioning.
+        # Pages at both ends of an extent may be missing. That is not worth mentioning.
         if format_size(self.resident_bytes) != format_size(self.size_bytes):
             text += f" ({format_size(self.resident_bytes)} resident)"
         if self.freed_count == self.count:
@@ -131,31 +131,31 @@ class WeightRow:
 
     @property
     def _more_names(self) -> str:
-        more = len(self.names) - 1
-        return f" +{more} more" if more else ""
+        further_count = len(self.names) - 1
+        return f" +{further_count} more" if further_count else ""
 
-    def titled(self, length: int) -> str:
+    def shortened_title(self, length: int) -> str:
         """Return the title in at most `length` characters; a longer name loses its middle."""
-        end = self._more_names
-        start = self.title[: len(self.title) - len(end)]
-        return shortened(start, max(8, length - len(end))) + end
+        suffix = self._more_names
+        name = self.title[: len(self.title) - len(suffix)]
+        return shortened(name, max(8, length - len(suffix))) + suffix
 
 
 def weight_rows(attribution: Attribution) -> tuple[WeightRow, ...]:
     """Return the weights with their copies, the largest first."""
-    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Copy]] = {}
+    copies_by_weight: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Copy]] = {}
     for copy in attribution.copies:
-        groups.setdefault((copy.models, copy.weights), []).append(copy)
+        copies_by_weight.setdefault((copy.models, copy.weights), []).append(copy)
     rows = []
-    for (models, names), group in groups.items():
+    for (models, names), copies in copies_by_weight.items():
         model = " and ".join(display_name(attribution.models[index].name) for index in models[:2])
-        more = f" +{len(models) - 2} more" if len(models) > 2 else ""
-        rows.append(_weight_row(f"{model}{more}", names, group))
+        more_text = f" +{len(models) - 2} more" if len(models) > 2 else ""
+        rows.append(_weight_row(f"{model}{more_text}", names, copies))
     return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.model, row.names)))
 
 
 def repeated_table(weights: Sequence[WeightRow]) -> Table:
-    """Return each of `weights` with a row below it for each copy, for terminals and Markdown."""
+    """Return a row for each weight and, below it, for each copy, for terminals and Markdown."""
     sizes = [copy.size_bytes for weight in weights for copy in weight.copies]
     # All sizes have the same number of decimals, so that they can be compared.
     decimals = mebibyte_decimals(max(sizes, default=0))
@@ -163,7 +163,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
     for weight in weights:
         rows.append(
             Row(
-                Cell(weight.titled(_MAX_WEIGHT_LABEL), is_code=True),
+                Cell(weight.shortened_title(_MAX_WEIGHT_LABEL), is_code=True),
                 f"{weight.count:,}",
                 _row_mebibytes_text(weight, decimals),
                 format_size(weight.resident_bytes),
@@ -249,68 +249,75 @@ def rest_summary(weights: Sequence[WeightRow]) -> str:
 
 def single_copies_summary(weights: Sequence[WeightRow]) -> str:
     """Return the sum of the `weights` with a single copy each, by kind; empty for none."""
-    single = [row for row in weights if row.count == 1 and row.names != (_MODEL_FILE_TITLE,)]
-    if not single:
+    single_weights = [
+        row for row in weights if row.count == 1 and row.names != (_MODEL_FILE_TITLE,)
+    ]
+    if not single_weights:
         return ""
-    sizes: dict[str, int] = {}
-    for copy in (copy for weight in single for copy in weight.copies):
+    size_by_kind: dict[str, int] = {}
+    for copy in (copy for weight in single_weights for copy in weight.copies):
         kind = "freed" if copy.is_freed else copy.kind
-        sizes[kind] = sizes.get(kind, 0) + copy.resident_bytes
-    total = format_size(sum(sizes.values()))
-    kinds = sorted(sizes.items(), key=lambda item: -item[1])
+        size_by_kind[kind] = size_by_kind.get(kind, 0) + copy.resident_bytes
+    total = format_size(sum(size_by_kind.values()))
+    kinds = sorted(size_by_kind.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {format_size(size)}" for kind, size in kinds)
-    each = " each" * (len(single) > 1)
-    text = f"{counted(len(single), 'weight')} with a single copy{each}"
+    each_word = " each" * (len(single_weights) > 1)
+    text = f"{counted(len(single_weights), 'weight')} with a single copy{each_word}"
     return f"{text}: {total} ({parts})" if len(kinds) > 1 else f"{text}, {parts}"
 
 
 def freed_summary(copies: Iterable[Copy]) -> str:
     """Return the size of the copies that nothing uses any more; empty for none."""
-    freed = [copy for copy in copies if copy.in_use is False]
-    if not freed:
+    freed_copies = [copy for copy in copies if copy.in_use is False]
+    if not freed_copies:
         return ""
-    size = format_size(sum(copy.bytes for copy in freed))
-    verb = "was freed, but its memory is" if len(freed) == 1 else "were freed, but their memory is"
-    return f"{counted(len(freed), 'copy', 'copies')} ({size}) {verb} kept by malloc or the arena."
+    size = format_size(sum(copy.bytes for copy in freed_copies))
+    verb = (
+        "was freed, but its memory is"
+        if len(freed_copies) == 1
+        else "were freed, but their memory is"
+    )
+    copies_text = counted(len(freed_copies), "copy", "copies")
+    return f"{copies_text} ({size}) {verb} kept by malloc or the arena."
 
 
 def verification_summary(attribution: Attribution) -> str:
     """Return sentences on how the copies were compared with the model."""
     copies = attribution.copies
-    scanned = [copy for copy in copies if copy.backing.kind == "anonymous"]
+    scanned_copies = [copy for copy in copies if copy.backing.kind == "anonymous"]
     sentences = []
-    if scanned:
-        whole = sum(copy.bytes for copy in scanned)
-        compared = sum(copy.verified_bytes for copy in scanned)
-        size = format_size(whole)
-        if compared == whole:
+    if scanned_copies:
+        total_bytes = sum(copy.bytes for copy in scanned_copies)
+        compared_bytes = sum(copy.verified_bytes for copy in scanned_copies)
+        size = format_size(total_bytes)
+        if compared_bytes == total_bytes:
             sentences.append(f"All {size} of copies match the model byte for byte.")
         else:
-            complete = sum(copy.verified_bytes == copy.bytes for copy in scanned)
+            complete_count = sum(copy.verified_bytes == copy.bytes for copy in scanned_copies)
             sentences.append(
-                f"{percent_text(compared / whole)} of {size} of copies was compared with the model"
-                f" and matches ({complete:,} of {len(scanned):,} copies byte for byte); the rest is"
-                " padding of the layout."
+                f"{percent_text(compared_bytes / total_bytes)} of {size} of copies was compared"
+                f" with the model and matches ({complete_count:,} of {len(scanned_copies):,} copies"
+                " byte for byte); the rest is padding of the layout."
             )
-    if len(scanned) < len(copies):
+    if len(scanned_copies) < len(copies):
         sentences.append("Copies mapped from a file were identified by the mapping.")
     return " ".join(sentences)
 
 
 def unlocated_sentences(xray: Attribution | DeviceXray) -> tuple[str, ...]:
     """Return a sentence for each reason why weights could not be located."""
-    groups: dict[str, list[Unidentifiable]] = {}
+    groups_by_reason: dict[str, list[Unidentifiable]] = {}
     for group in xray.indistinct:
-        groups.setdefault(group.reason, []).append(group)
-    return tuple(_unlocated_sentence(reason, same) for reason, same in groups.items())
+        groups_by_reason.setdefault(group.reason, []).append(group)
+    return tuple(_unlocated_sentence(reason, groups) for reason, groups in groups_by_reason.items())
 
 
 def _unlocated_sentence(reason: str, groups: Sequence[Unidentifiable]) -> str:
     count, size = sum(group.count for group in groups), sum(group.bytes for group in groups)
-    first = [display_name(name) for group in groups for name in group.weights][:2]
-    more = count - len(first)
-    names = ", ".join([*first, f"+{more:,} more"] if more else first)
-    weights = counted(count, "weight") + (f" ({names})" if first else "")
+    first_names = [display_name(name) for group in groups for name in group.weights][:2]
+    omitted_count = count - len(first_names)
+    names = ", ".join([*first_names, f"+{omitted_count:,} more"] if omitted_count else first_names)
+    weights = counted(count, "weight") + (f" ({names})" if first_names else "")
     return (
         f"Not located: {weights}, {format_size(size)}: {plain(reason)}."
         " Other owners contain their memory."
@@ -325,12 +332,12 @@ def display_name(name: str) -> str:
 
 
 def _weight_row(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> WeightRow:
-    groups: dict[tuple[object, ...], list[Copy]] = {}
+    copies_by_row: dict[tuple[object, ...], list[Copy]] = {}
     for copy in copies:
         layout = (copy.kind, copy.layout, *sorted(copy.parameters.items()))
         backing = (copy.backing.kind, copy.backing.file)
-        groups.setdefault((layout, backing, copy.in_use, copy.made_by), []).append(copy)
-    rows = [_copy_row(group) for group in groups.values()]
+        copies_by_row.setdefault((layout, backing, copy.in_use, copy.made_by), []).append(copy)
+    rows = [_copy_row(equal_copies) for equal_copies in copies_by_row.values()]
     return WeightRow(
         model=model,
         names=tuple(display_name(name) for name in names) or ("(no name)",),
@@ -347,18 +354,18 @@ def _weight_row(model: str, names: tuple[str, ...], copies: Sequence[Copy]) -> W
 
 
 def _copy_row(copies: Sequence[Copy]) -> CopyRow:
-    first = copies[0]
+    first_copy = copies[0]
     return CopyRow(
-        kind=first.kind,
-        label=copy_label(first),
-        parameters=parameters_text(first),
+        kind=first_copy.kind,
+        label=copy_label(first_copy),
+        parameters=parameters_text(first_copy),
         count=len(copies),
         size_bytes=sum(copy.bytes for copy in copies),
         resident_bytes=sum(copy.resident_bytes for copy in copies),
         verified_bytes=sum(copy.verified_bytes for copy in copies),
-        backing=_copy_backing_text(first),
-        state={True: "in use", False: FREED_STATE, None: ""}[first.in_use],
-        made_by=shortened(plain(first.made_by or ""), _MAX_DISPLAY_NAME),
+        backing=_copy_backing_text(first_copy),
+        state={True: "in use", False: FREED_STATE, None: ""}[first_copy.in_use],
+        made_by=shortened(plain(first_copy.made_by or ""), _MAX_DISPLAY_NAME),
         addresses=tuple(sorted(copy.address for copy in copies)),
     )
 

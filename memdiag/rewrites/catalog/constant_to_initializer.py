@@ -4,7 +4,8 @@ A Constant's tensor exists twice at the end of parsing, an initializer's only wh
 Small Constants stay, and so do the Constants of functions, which have no initializers.
 
 There is no drawback: the runtime turns Constant nodes into initializers itself, only later.
-onnx_ir's LiftConstantsToInitializersPass does this for a whole model and ignores what hides names.
+onnx_ir's LiftConstantsToInitializersPass does this for a whole model, and does not check for names
+that hide the weight.
 """
 
 import onnx_ir as ir

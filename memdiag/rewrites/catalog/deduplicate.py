@@ -1,11 +1,12 @@
 """Merge weights with the same type, shape and bytes into one initializer of the main graph.
 
-All nodes that read one of them, in any graph, read the one that is kept: an initializer of the main
-graph if there is one, otherwise the first of them, which moves there. Nothing else changes.
+All nodes that read one of these weights, in any graph, read the weight that is kept: an initializer
+of the main graph if there is one, otherwise the first weight, which moves there. Nothing else
+changes.
 
-No drawback is known: nodes that packed or folded their weight still do so, and the one that is left
+No drawback is known: nodes that packed or folded their weight still do so, and the kept weight
 stays in memory only if one of the originals did. A weight that leaves a subgraph within a subgraph
-may not be packed any more, so that its kernel adds in another order.
+may no longer be packed, so that its kernel adds in another order.
 
 onnx_ir's DeduplicateInitializersPass merges within one graph only, ignores Constant nodes, and
 keeps the bytes of all weights in memory.

@@ -6,7 +6,7 @@ axis that was expanded from one element reads that element for every index; and 
 is followed by the Cast. The large result is then never computed, neither at load nor in a run.
 
 The drawback is small: a Cast of the gathered values runs each time. An index that is out of range
-returns a value where it was an error before.
+returns a value instead of an error.
 """
 
 import numpy as np
@@ -86,11 +86,11 @@ def _expanding_node_problem(editor: ModelEditor, node: ir.Node | None) -> str:
     sizes = _expansion_shapes(editor, node)
     if sizes is None:
         return "the shapes of its operand and its result are not both known"
-    uses = (
+    problems = (
         _expanded_reader_problem(editor, reader, input_index, *sizes)
         for reader, input_index in output.uses()
     )
-    return next(filter(None, uses), "")
+    return next(filter(None, problems), "")
 
 
 def _deferred_cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> str:
@@ -100,8 +100,12 @@ def _deferred_cast_problem(cast: ir.Node, reader: ir.Node, input_index: int) -> 
         or input_index
     ):
         return f"{reader.op_type} is not a Gather that reads the Cast as its first input"
-    to = cast.attributes.get("to")
-    return "the type of the Cast is an attribute of its function" if not to or to.is_ref() else ""
+    target_type = cast.attributes.get("to")
+    return (
+        "the type of the Cast is an attribute of its function"
+        if not target_type or target_type.is_ref()
+        else ""
+    )
 
 
 def _expansion_shapes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, KnownSizes] | None:
@@ -109,32 +113,36 @@ def _expansion_shapes(editor: ModelEditor, node: ir.Node) -> tuple[KnownSizes, K
 
     None where they are not known, or where an axis of more than one element is repeated.
     """
-    whole = known_shape(editor.type_of(node.outputs[0]))
-    if whole is None:
+    whole_shape = known_shape(editor.type_of(node.outputs[0]))
+    if whole_shape is None:
         return None
     if node.op_type == "ConstantOfShape":
-        return (1,) * len(whole), whole
+        return (1,) * len(whole_shape), whole_shape
     operand = node.inputs[0]
-    small = known_shape(editor.type_of(operand)) if operand is not None else None
-    if small is None or len(small) > len(whole):
+    small_shape = known_shape(editor.type_of(operand)) if operand is not None else None
+    if small_shape is None or len(small_shape) > len(whole_shape):
         return None
-    small = (1,) * (len(whole) - len(small)) + small
-    fits = all(before in (1, after) for before, after in zip(small, whole, strict=True))
-    return (small, whole) if fits else None
+    small_shape = (1,) * (len(whole_shape) - len(small_shape)) + small_shape
+    fits = all(before in (1, after) for before, after in zip(small_shape, whole_shape, strict=True))
+    return (small_shape, whole_shape) if fits else None
 
 
 def _expanded_reader_problem(
-    editor: ModelEditor, reader: ir.Node, input_index: int, small: KnownSizes, whole: KnownSizes
+    editor: ModelEditor,
+    reader: ir.Node,
+    input_index: int,
+    small_shape: KnownSizes,
+    whole_shape: KnownSizes,
 ) -> str:
-    """Return why `reader` needs the shape `whole`; empty if an operand of shape `small` will do."""
+    """Return why `reader` needs `whole_shape`; empty if an operand of `small_shape` is enough."""
     operator = reader.op_type
-    expanded = [axis for axis, size in enumerate(whole) if size != small[axis]]
+    expanded_axes = [axis for axis, size in enumerate(whole_shape) if size != small_shape[axis]]
     if reader.domain in ONNX_DOMAINS and operator == "Gather" and input_index == 0:
         axis = reader.attributes.get("axis")
-        number = (axis.as_int() if axis is not None else 0) % max(len(whole), 1)
+        gather_axis = (axis.as_int() if axis is not None else 0) % max(len(whole_shape), 1)
         indices = reader.inputs[1]
         kind = editor.type_of(indices) if indices is not None else None
-        if expanded != [number] or not whole[number]:
+        if expanded_axes != [gather_axis] or not whole_shape[gather_axis]:
             return "Gather reads along another axis than the expanded one"
         if kind is None or kind.dtype not in _GATHER_INDEX_TYPES:
             return "the type of Gather's indices is not known"
@@ -142,19 +150,19 @@ def _expanded_reader_problem(
         node = source.producer() if source is not None else None
         operand = node.inputs[0] if node is not None and node.inputs else None
         if node is not None and node.op_type != "ConstantOfShape":
-            known = known_shape(editor.type_of(operand)) if operand is not None else None
-            if known is None or len(known) != len(whole):
+            operand_shape = known_shape(editor.type_of(operand)) if operand is not None else None
+            if operand_shape is None or len(operand_shape) != len(whole_shape):
                 return "the operand has fewer axes than what Gather reads"
         return ""
     if reader.domain not in ONNX_DOMAINS or operator not in BROADCASTING_OPERATORS:
         return (
             f"{operator} reads the result in its full shape, so the node cannot be moved behind it"
         )
-    others = [value for index, value in enumerate(reader.inputs) if index != input_index]
-    for axis_index in expanded:
+    other_operands = [value for index, value in enumerate(reader.inputs) if index != input_index]
+    for axis_index in expanded_axes:
         if not any(
-            _has_axis_size(editor, value, axis_index - len(whole), whole[axis_index])
-            for value in others
+            _has_axis_size(editor, value, axis_index - len(whole_shape), whole_shape[axis_index])
+            for value in other_operands
         ):
             return f"no other operand of {operator} is known to have the whole shape"
     return ""
@@ -181,10 +189,12 @@ def _small_operand(editor: ModelEditor, node: ir.Node) -> ir.Value:
     sizes = _expansion_shapes(editor, node)
     assert sizes is not None
     value = node.attributes.get("value")
-    fill: NDArray[np.generic] = np.zeros(1, np.float32)
+    fill_value: NDArray[np.generic] = np.zeros(1, np.float32)
     if value is not None:
-        fill = np.asarray(value.as_tensor().numpy())
-    return editor.constant_before(node, fill.reshape(sizes[0]), name=f"{node.name or 'fill'}/one")
+        fill_value = np.asarray(value.as_tensor().numpy())
+    return editor.constant_before(
+        node, fill_value.reshape(sizes[0]), name=f"{node.name or 'fill'}/one"
+    )
 
 
 def _gather_first_element(editor: ModelEditor, gather: ir.Node) -> None:
@@ -208,16 +218,16 @@ def _cast_gathered_values(editor: ModelEditor, cast: ir.Node, gather: ir.Node) -
     assert source is not None
     assert graph is not None
     name = output.name
-    wide = ir.Value(type=output.type, shape=output.shape, doc_string=output.doc_string)
-    wide.metadata_props.update(output.metadata_props)
+    cast_output = ir.Value(type=output.type, shape=output.shape, doc_string=output.doc_string)
+    cast_output.metadata_props.update(output.metadata_props)
     label = editor.unique_name(f"{cast.name or 'Cast'}/{gather.name or 'Gather'}")
     attributes = list(cast.attributes.values())
-    new_cast = ir.Node("", "Cast", [output], attributes, outputs=[wide], name=label)
+    new_cast = ir.Node("", "Cast", [output], attributes, outputs=[cast_output], name=label)
     graph.insert_after(gather, new_cast)
-    output.replace_all_uses_with(wide, replace_graph_outputs=True)
+    output.replace_all_uses_with(cast_output, replace_graph_outputs=True)
     new_cast.replace_input_with(0, output)
     gather.replace_input_with(0, source)
-    # The cast result keeps the name by which others read it.
+    # The result of the Cast keeps the name by which other nodes read it.
     output.name = editor.unique_name(f"{label}_input")
-    wide.name = name
+    cast_output.name = name
     output.type = source.type if isinstance(source.type, ir.TensorType) else None

@@ -7,12 +7,12 @@ same node is in the file, with the attributes that the runtime chooses by defaul
 Where the runtime does not fuse the two nodes, and dequantizes in every run, the node computes
 products in fp32, as those two do. A Gemm is such a product, too; its bias is added afterwards.
 
-If a column has one scale, all of its blocks have it: blocks of 32 values, as the runtime makes
-them, or where it does not fuse, of up to 256 values, because a scale takes 4 bytes.
+If a column has one scale, all of its blocks have it. Blocks have 32 values, as the runtime makes
+them; where the runtime does not fuse, they have up to 256 values, because a scale takes 4 bytes.
 
-The drawback is that only onnxruntime can run the model: MatMulNBits is no operator of ONNX. It
-supports 8 bits only since 1.22, and since 1.23 with products in fp32: older releases do not run the
-model any more.
+The drawback is that only onnxruntime can run the model: MatMulNBits is not an operator of ONNX. It
+supports 8 bits only since 1.22, and since 1.23 with products in fp32: older releases can no longer
+run the model.
 """
 
 from collections.abc import Callable, Iterator
@@ -93,12 +93,12 @@ def _is_fused_by_runtime(finding: Finding) -> bool:
 
 def _dequantizing_nodes(editor: ModelEditor, finding: Finding) -> list[ir.Node]:
     """Return the DequantizeLinear nodes that the finding names or that read its weights."""
-    named = [editor.node(name) for name in finding.nodes]
-    near = [node for node in named if node is not None]
+    named_nodes = [editor.node(name) for name in finding.nodes]
+    candidates = [node for node in named_nodes if node is not None]
     for name in finding.weights:
         value = editor.value(name)
-        near += [node for node, _ in value.uses()] if value is not None else []
-    return [node for node in dict.fromkeys(near) if node.op_type == "DequantizeLinear"]
+        candidates += [node for node, _ in value.uses()] if value is not None else []
+    return [node for node in dict.fromkeys(candidates) if node.op_type == "DequantizeLinear"]
 
 
 def _matmulnbits_plan(
@@ -123,16 +123,18 @@ def _matmulnbits_plan(
     trans_b = {_node_integer_attribute(product, "transB", 0) for product in products}
     if len(trans_b) > 1:
         return "one product reads the weight transposed, and one as it is"
-    found = _quantized_operand(
+    operand = _quantized_operand(
         node,
         _required_constant_tensor(weight),
         _required_constant_tensor(scales),
         trans_b == {1},
         _is_fused_by_runtime(finding),
     )
-    if isinstance(found, str):
-        return found
-    weights = found._replace(zeros=_required_constant_tensor(zeros) if zeros is not None else None)
+    if isinstance(operand, str):
+        return operand
+    weights = operand._replace(
+        zeros=_required_constant_tensor(zeros) if zeros is not None else None
+    )
     return packing_problem(weights) or DequantizedProducts(node, products, weights)
 
 
@@ -185,11 +187,11 @@ def _dequantized_reader_problem(editor: ModelEditor, node: ir.Node) -> str:
                 f"{name} does not read the dequantized weight as the right operand of a MatMul or"
                 " Gemm"
             )
-        left = product.inputs[0]
-        kind = editor.type_of(left) if left is not None else None
-        if left is output or (kind is not None and kind.dtype != "float"):
+        left_operand = product.inputs[0]
+        kind = editor.type_of(left_operand) if left_operand is not None else None
+        if left_operand is output or (kind is not None and kind.dtype != "float"):
             return "the left operand of the product is not fp32"
-        producer = left.producer() if left is not None else None
+        producer = left_operand.producer() if left_operand is not None else None
         if producer is not None and producer.op_type == "DequantizeLinear":
             return "the left operand is dequantized as well, for a product of integers"
         if name == "Gemm" and not _is_plain_gemm(product):
@@ -200,11 +202,11 @@ def _dequantized_reader_problem(editor: ModelEditor, node: ir.Node) -> str:
 def _is_plain_gemm(gemm: ir.Node) -> bool:
     """Return whether a Gemm is a product plus a bias, without factors."""
     factors = [gemm.attributes.get(name) for name in ("alpha", "beta")]
-    ones = all(
+    has_no_factors = all(
         factor is None or (not factor.is_ref() and factor.as_float() == 1) for factor in factors
     )
     return (
-        ones
+        has_no_factors
         and not _node_integer_attribute(gemm, "transA", 0)
         and _node_integer_attribute(gemm, "transB", 0) in (0, 1)
     )
@@ -218,15 +220,17 @@ def _replace_dequantization(
     weight, scales, zeros = [*plan.dequantize.inputs, None][:3]
     assert weight is not None
     assert scales is not None
-    add = partial(_add_packed_initializer, editor, weights)
+    add_packed = partial(_add_packed_initializer, editor, weights)
     uint8 = ir.DataType.UINT8
     shape = (columns, blocks, weights.block * weights.bits // 8)
     operands = [
-        add(weight, packed_weight, uint8, shape),
-        add(scales, packed_scales, ir.DataType.FLOAT, (columns * blocks,)),
+        add_packed(weight, packed_weight, uint8, shape),
+        add_packed(scales, packed_scales, ir.DataType.FLOAT, (columns * blocks,)),
     ]
     if zeros is not None or not weights.signed:
-        operands.append(add(zeros or weight, packed_zeros, uint8, (columns * weights.zero_bytes,)))
+        operands.append(
+            add_packed(zeros or weight, packed_zeros, uint8, (columns * weights.zero_bytes,))
+        )
     numbers = {
         "K": depth,
         "N": columns,
@@ -252,13 +256,18 @@ def _replace_with_matmulnbits(
 
     The output keeps its name.
     """
-    left, _, bias = [*node.inputs, None][:3]
+    left_operand, _, bias = [*node.inputs, None][:3]
     editor.require_domain(MICROSOFT_DOMAIN, 1, node)
     node.attributes.clear()
     if bias is not None:
         name = f"{node.name or 'Gemm'}/MatMulNBits"
         product = editor.insert_before(
-            node, "MatMulNBits", [left, *operands], attributes, name=name, domain=MICROSOFT_DOMAIN
+            node,
+            "MatMulNBits",
+            [left_operand, *operands],
+            attributes,
+            name=name,
+            domain=MICROSOFT_DOMAIN,
         )
         node.op_type = "Add"
         node.resize_inputs(2)

@@ -1,8 +1,8 @@
-"""Remove weights that no output depends on, and the nodes that only they are for.
+"""Remove weights that no output depends on, and the nodes that serve only them.
 
 A node is removed if no output of the model depends on it, together with all nodes that follow, and
-with nodes before it that are used for nothing else. Weights that a caller may set stay: without
-them the inputs could not be left out any more.
+with nodes before it that serve nothing else. Weights that a caller may set stay: without them the
+inputs could no longer be left out.
 
 The drawback: weights that are unused by mistake are a sign that the export went wrong. Random
 operators without a seed get one by their position among the nodes.
@@ -104,17 +104,17 @@ class _RemovalPlan:
 
         If a needed node does, it alone is returned.
         """
-        found: dict[ir.Node, None] = {}
+        dependent_nodes: dict[ir.Node, None] = {}
         pending = [value]
         while pending:
             for reader in pending.pop().consumers():
                 node = self._outermost_unneeded_node(reader)
                 if node in self._needed:
                     return {node: None}
-                if node not in found and node not in self.nodes:
-                    found[node] = None
+                if node not in dependent_nodes and node not in self.nodes:
+                    dependent_nodes[node] = None
                     pending += node.outputs
-        return found
+        return dependent_nodes
 
     def _outermost_unneeded_node(self, node: ir.Node) -> ir.Node:
         """Return `node`, or the outermost node around it that is not needed."""
@@ -149,15 +149,15 @@ class _RemovalPlan:
 
 def _needed_nodes(editor: ModelEditor) -> dict[ir.Node, None]:
     """Return the nodes that an output of the model, or of a function, depends on."""
-    found: dict[ir.Node, None] = {}
+    needed_nodes: dict[ir.Node, None] = {}
     pending = [*editor.model.graph.outputs]
     for function in editor.model.functions.values():
         pending.extend(function.outputs)
     while pending:
         node = pending.pop().producer()
-        if node is None or node in found:
+        if node is None or node in needed_nodes:
             continue
-        found[node] = None
+        needed_nodes[node] = None
         pending += (value for value in node.inputs if value is not None)
         pending += (value for _, graph in node_subgraphs(node) for value in graph.outputs)
-    return found
+    return needed_nodes

@@ -72,13 +72,15 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
         assert tensor is not None
         chunks = partial(widened_chunks, tensor)
         sizes = tensor.shape.numpy()
-        wide = computed_tensor(chunks, ir.DataType.FLOAT, sizes, value.name or "", like=tensor)
+        wide_tensor = computed_tensor(
+            chunks, ir.DataType.FLOAT, sizes, value.name or "", like=tensor
+        )
         for node in dict.fromkeys(node for node, _ in value.uses()):
             if node.op_type == "Cast":
                 _bypass_fp32_cast(node)
             else:
                 _widen_reader(editor, node, value)
-        set_tensor(value, wide)
+        set_tensor(value, wide_tensor)
         changed = True
     if changed:
         editor.prefer_external()
@@ -128,15 +130,15 @@ def _half_reader_problem(editor: ModelEditor, node: ir.Node, half: str) -> str:
     if node.op_identifier() in editor.model.functions:
         return f"{node.op_type} is a function of the model"
     schema = onnx.defs.get_schema(node.op_type, editor.opset(node), "")
-    for index, read in enumerate(node.inputs):
-        kind = editor.type_of(read) if read is not None else None
-        if read is None or (kind is not None and kind.dtype != half):
+    for index, operand in enumerate(node.inputs):
+        kind = editor.type_of(operand) if operand is not None else None
+        if operand is None or (kind is not None and kind.dtype != half):
             continue
         if kind is None:
-            return f"the type of {read.name or 'a value'} is not known"
+            return f"the type of {operand.name or 'a value'} is not known"
         allowed = _formal_parameter(schema.inputs, index).types
         if "tensor(float)" not in allowed:
-            return f"{node.op_type} takes no fp32 for {read.name}"
+            return f"{node.op_type} takes no fp32 for {operand.name}"
     return ""
 
 
@@ -172,20 +174,20 @@ def _widen_reader(editor: ModelEditor, node: ir.Node, weight: ir.Value) -> None:
     to_float = [ir.AttrInt64("to", int(ir.DataType.FLOAT))]
     casts: dict[ir.Value, ir.Value] = {}
     widened_types = set()
-    for index, read in enumerate(node.inputs):
-        kind = editor.type_of(read) if read is not None else None
-        if read is None or (read is not weight and (kind is None or kind.dtype != "float16")):
+    for index, operand in enumerate(node.inputs):
+        kind = editor.type_of(operand) if operand is not None else None
+        if operand is None or (operand is not weight and (kind is None or kind.dtype != "float16")):
             continue
         widened_types.add(_formal_parameter(schema.inputs, index).type_str)
-        if read is weight:
+        if operand is weight:
             continue
-        if read not in casts:
+        if operand not in casts:
             cast = editor.insert_before(
-                node, "Cast", [read], to_float, name=f"{_RUNTIME_CAST_PREFIX}{read.name}"
+                node, "Cast", [operand], to_float, name=f"{_RUNTIME_CAST_PREFIX}{operand.name}"
             )
-            cast.type, cast.shape = ir.TensorType(ir.DataType.FLOAT), read.shape
-            casts[read] = cast
-        node.replace_input_with(index, casts[read])
+            cast.type, cast.shape = ir.TensorType(ir.DataType.FLOAT), operand.shape
+            casts[operand] = cast
+        node.replace_input_with(index, casts[operand])
     for index, output in enumerate(node.outputs):
         if output.name and _formal_parameter(schema.outputs, index).type_str in widened_types:
             _narrow_output(editor, node, output)
@@ -197,17 +199,17 @@ def _narrow_output(editor: ModelEditor, node: ir.Node, output: ir.Value) -> None
     assert graph is not None
     assert name is not None
     label = editor.unique_name(f"{_RUNTIME_CAST_PREFIX}{name}")
-    half = ir.Value(type=ir.TensorType(ir.DataType.FLOAT16), shape=output.shape)
-    half.doc_string = output.doc_string
-    half.metadata_props.update(output.metadata_props)
+    half_output = ir.Value(type=ir.TensorType(ir.DataType.FLOAT16), shape=output.shape)
+    half_output.doc_string = output.doc_string
+    half_output.metadata_props.update(output.metadata_props)
     to_half = [ir.AttrInt64("to", int(ir.DataType.FLOAT16))]
-    cast = ir.Node("", "Cast", [output], to_half, outputs=[half], name=label)
+    cast = ir.Node("", "Cast", [output], to_half, outputs=[half_output], name=label)
     graph.insert_after(node, cast)
-    output.replace_all_uses_with(half, replace_graph_outputs=True)
+    output.replace_all_uses_with(half_output, replace_graph_outputs=True)
     cast.replace_input_with(0, output)
-    # The cast result keeps the name by which others read it.
+    # The result of the Cast keeps the name by which other nodes read it.
     output.name = editor.unique_name(f"{label}_input")
-    half.name = name
+    half_output.name = name
     output.type = ir.TensorType(ir.DataType.FLOAT)
 
 

@@ -24,7 +24,7 @@ _MAX_SHALLOW_DEPTH = 2
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
-    """Return why none of the weights can be moved, or why all of them can as well."""
+    """Return why none of the weights can be moved, or why all of them can."""
     plan = _shallow_hoisting_plan(editor, finding)
     return None if plan.merges else plan.reasons[0]
 
@@ -36,14 +36,14 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 
 def _shallow_hoisting_plan(editor: ModelEditor, finding: Finding) -> MergePlan:
     weights = editor.weights(finding)
-    inner = [each for each in weights if each.graph is not editor.model.graph]
-    shallow = [each for each in inner if not _is_read_deep(editor, each)]
-    if len(shallow) == len(inner):
+    subgraph_weights = [weight for weight in weights if weight.graph is not editor.model.graph]
+    shallow_weights = [weight for weight in subgraph_weights if not _is_read_deep(editor, weight)]
+    if len(shallow_weights) == len(subgraph_weights):
         reason = "no subgraph within a subgraph reads any of them (see hoist-subgraph-weights)"
         return MergePlan((), (reason,))
-    if not shallow:
+    if not shallow_weights:
         return MergePlan((), ("subgraphs within subgraphs read all of them",))
-    return plan_merges(editor, shallow)
+    return plan_merges(editor, shallow_weights)
 
 
 def _is_read_deep(editor: ModelEditor, value: ir.Value) -> bool:

@@ -39,4 +39,6 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 
 def _hoisting_plan(editor: ModelEditor, finding: Finding) -> MergePlan:
     weights = editor.weights(finding)
-    return plan_merges(editor, [each for each in weights if each.graph is not editor.model.graph])
+    return plan_merges(
+        editor, [weight for weight in weights if weight.graph is not editor.model.graph]
+    )

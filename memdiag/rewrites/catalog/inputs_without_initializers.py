@@ -1,10 +1,10 @@
 """Remove weights from the graph's inputs, so that they are constants to onnxruntime.
 
-An initializer that is listed as an input as well is only a default, which is neither folded nor
-packed: what could be computed once is computed in every run. Most exporters list them without
-intent.
+An initializer that is also listed as an input is only a default, which is neither folded nor
+packed: what could be computed once is computed in every run. Most exporters list initializers
+without intent.
 
-The drawback is that callers cannot set such an input any more.
+The drawback is that callers can no longer set such an input.
 """
 
 from memdiag.records.finding import Finding
@@ -28,12 +28,12 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Remove the weights from the inputs; return whether any was there."""
-    listed = [name for name in finding.weights if _is_listed_initializer(editor, name)]
-    for name in listed:
+    listed_names = [name for name in finding.weights if _is_listed_initializer(editor, name)]
+    for name in listed_names:
         value = editor.value(name)
         if value is not None and value.is_graph_input():
             editor.model.graph.inputs.remove(value)
-    return bool(listed)
+    return bool(listed_names)
 
 
 def _is_listed_initializer(editor: ModelEditor, name: str) -> bool:

@@ -1,10 +1,10 @@
-"""Keep onnxruntime from evaluating a node at load whose result is much larger than its inputs.
+"""Keep onnxruntime from evaluating a node at load if its result is much larger than its inputs.
 
-One small constant that the node reads is replaced by an initializer of its own that is listed among
-the graph's inputs as well. That is only a default, which a caller could set, and no constant: the
-node runs with the model, and its result exists only until it has been read. The results of several
-such nodes can share memory. An operand of values is preferred to one that determines the shape, so
-that the shape is still known at load.
+One small constant that the node reads is replaced by an initializer of its own that is also listed
+among the graph's inputs. That is only a default, which a caller could set, not a constant: the node
+runs with the model, and its result exists only until it has been read. The results of several such
+nodes can share memory. An operand with values is preferred to an operand that determines the shape,
+so that the shape is still known at load.
 
 Other kernels may run: a fusion that needs the folded constant is missed, so that outputs may differ
 by rounding.
@@ -40,7 +40,7 @@ REWRITE = Rewrite(
 )
 
 _MAX_COPIED_BYTES = 1 << 20
-"""Maximum size of a constant that is stored a second time because others read it as well."""
+"""Maximum size of a constant that is stored a second time because other nodes read it, too."""
 
 _MAX_UNFOLDED_DEPTH = 8
 # The inputs that determine the shape of an output: all inputs of some operators, and all but the
@@ -82,11 +82,11 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Make an operand of each node overridable; return whether any was constant."""
     changed = False
     for name in finding.nodes:
-        found = _overridable_operand(editor, editor.node(name))
-        if isinstance(found, str):
+        operand = _overridable_operand(editor, editor.node(name))
+        if isinstance(operand, str):
             continue
-        _declare_types(editor, found.node)
-        _make_overridable(editor, found)
+        _declare_types(editor, operand.node)
+        _make_overridable(editor, operand)
         changed = True
     return changed
 
@@ -99,12 +99,12 @@ def _overridable_operand(editor: ModelEditor, node: ir.Node | None) -> _Constant
         return ALREADY_INPUTS_PROBLEM
     if editor.function(node) is not None:
         return "it is in a function, which cannot read inputs of the graph"
-    leaves = list(_constant_operands(node))
-    if any(leaf is None for leaf in leaves):
+    all_operands = list(_constant_operands(node))
+    operands = [operand for operand in all_operands if operand is not None]
+    if len(operands) < len(all_operands):
         return "it is not computed from constants alone"
-    operands = [leaf for leaf in leaves if leaf is not None]
-    possible = [operand for operand in operands if not _operand_problem(operand)]
-    if not possible:
+    candidates = [operand for operand in operands if not _operand_problem(operand)]
+    if not candidates:
         return next(
             filter(None, map(_operand_problem, operands)), "its result depends on shapes alone"
         )
@@ -113,7 +113,7 @@ def _overridable_operand(editor: ModelEditor, node: ir.Node | None) -> _Constant
         # Operands of the node itself first: nodes before it may be folded.
         return operand.node is not node, operand.sets_shape, operand.tensor.nbytes
 
-    return min(possible, key=preference)
+    return min(candidates, key=preference)
 
 
 def _constant_operands(node: ir.Node, depth: int = 0) -> Iterator[_ConstantOperand | None]:
@@ -171,7 +171,7 @@ def _has_single_reader(operand: _ConstantOperand) -> bool:
 
 
 def _make_overridable(editor: ModelEditor, operand: _ConstantOperand) -> None:
-    """Let the node read its own initializer that is an input of the main graph as well."""
+    """Let the node read its own initializer that is also an input of the main graph."""
     value, main = operand.value, editor.model.graph
     if _has_single_reader(operand) and value.graph is main and value.is_initializer():
         main.inputs.append(value)
@@ -179,9 +179,9 @@ def _make_overridable(editor: ModelEditor, operand: _ConstantOperand) -> None:
     name = editor.unique_name(f"{value.name or 'constant'}_unfolded")
     overridable = new_initializer(main, name, operand.tensor)
     main.inputs.append(overridable)
-    is_own = _has_single_reader(operand)
+    has_single_reader = _has_single_reader(operand)
     operand.node.replace_input_with(operand.input_index, overridable)
-    if is_own:
+    if has_single_reader:
         remove_weight(editor, value)
 
 

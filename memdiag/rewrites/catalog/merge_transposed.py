@@ -53,8 +53,8 @@ class _GatherPlan(NamedTuple):
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why neither of the two matrices can be dropped; None if one can."""
-    found = _gather_plan(editor, finding)
-    return found if isinstance(found, str) else None
+    plan = _gather_plan(editor, finding)
+    return plan if isinstance(plan, str) else None
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
@@ -82,11 +82,11 @@ def _gather_plan(editor: ModelEditor, finding: Finding) -> _GatherPlan | str:
         if not problem and dropped.is_graph_output():
             problem = f"{dropped.name} is an output"
         for node, input_index in () if problem else dropped.uses():
-            found = _matrix_gather(editor, node, input_index, kept)
-            if isinstance(found, str):
-                problem = found
+            gather = _matrix_gather(editor, node, input_index, kept)
+            if isinstance(gather, str):
+                problem = gather
                 break
-            gathers.append(found)
+            gathers.append(gather)
         if gathers and not problem:
             return _GatherPlan(kept, dropped, tuple(gathers))
         problems.append(problem or f"nothing reads {dropped.name}")

@@ -8,7 +8,7 @@ Weights of which a Gather reads rows stay fp16 for it, and the rows are cast. Th
 external data, so that those that are not packed are mapped.
 
 The drawback is that the file becomes larger, and the model slower on providers that compute in half
-precision. Values that were rounded to fp16 on the way are not any more.
+precision. Values that were rounded to fp16 on the way no longer are.
 """
 
 from collections.abc import Iterator
@@ -47,18 +47,19 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
     if editor.model.functions:
         return "the types of values in functions depend on their calls"
     nodes = list(editor.model.graph.all_nodes())
-    custom = next((node for node in nodes if node.domain not in _BUILT_IN_DOMAINS), None)
-    if custom is not None:
-        return f"{custom.op_type} is a custom operator, which may need fp16"
+    custom_node = next((node for node in nodes if node.domain not in _BUILT_IN_DOMAINS), None)
+    if custom_node is not None:
+        return f"{custom_node.op_type} is a custom operator, which may need fp16"
     if any(
-        isinstance(each.type, ir.SequenceType | ir.OptionalType) for each in _computed_values(nodes)
+        isinstance(value.type, ir.SequenceType | ir.OptionalType)
+        for value in _computed_values(nodes)
     ):
         return "it has sequences, whose types are not followed"
-    fixed = _kept_half_values(editor)
+    kept_values = _kept_half_values(editor)
     is_half = (
         not all(map(_has_row_reads_only, _own_half_weights(editor)))
-        or any(_has_half_attribute(node) for node in nodes if node.outputs[0] not in fixed)
-        or any(node.op_type != "Cast" for value in fixed for node, _ in value.uses())
+        or any(_has_half_attribute(node) for node in nodes if node.outputs[0] not in kept_values)
+        or any(node.op_type != "Cast" for value in kept_values for node, _ in value.uses())
     )
     return None if is_half else "only inputs, outputs and rows of weights are fp16"
 
@@ -68,23 +69,23 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
     if check(editor, finding) is not None:
         return False
     nodes = list(editor.model.graph.all_nodes())
-    fixed = _kept_half_values(editor)
-    outputs = [each for each in editor.model.graph.outputs if each.dtype == _HALF_TYPE]
-    needless = [node for node in nodes if _is_cast_of_float(editor, node)]
+    kept_values = _kept_half_values(editor)
+    half_outputs = [output for output in editor.model.graph.outputs if output.dtype == _HALF_TYPE]
+    needless_casts = [node for node in nodes if _is_cast_of_float(editor, node)]
     for value in list(_own_half_weights(editor)):
         _widen_weight(editor, value)
     for node in nodes:
-        if node.outputs[0] not in fixed:
+        if node.outputs[0] not in kept_values:
             _widen_attributes(node)
     for value in _computed_values(nodes):
-        if value.dtype == _HALF_TYPE and value not in fixed:
+        if value.dtype == _HALF_TYPE and value not in kept_values:
             value.dtype = _FLOAT_TYPE
-    for node in needless:
+    for node in needless_casts:
         _bypass_cast(node)
-    for value in fixed:
+    for value in kept_values:
         _cast_for_readers(editor, value)
-    for value in outputs:
-        if value not in fixed:
+    for value in half_outputs:
+        if value not in kept_values:
             _cast_for_callers(editor, value)
     editor.prefer_external()
     return True
@@ -105,18 +106,18 @@ def _computed_values(nodes: list[ir.Node]) -> Iterator[ir.Value]:
 def _own_half_weights(editor: ModelEditor) -> Iterator[ir.Value]:
     """Yield the fp16 weights that nothing outside of the model sees."""
     graph = editor.model.graph
-    for inner in (graph, *graph.subgraphs()):
-        constants = (node.outputs[0] for node in inner if node.op_type == "Constant")
-        for value in [*inner.initializers.values(), *constants]:
+    for weight_graph in (graph, *graph.subgraphs()):
+        constants = (node.outputs[0] for node in weight_graph if node.op_type == "Constant")
+        for value in [*weight_graph.initializers.values(), *constants]:
             tensor = constant_tensor(value)
-            is_own = not is_overridable(editor, value) and not value.is_graph_output()
-            if tensor is not None and tensor.dtype == _HALF_TYPE and is_own:
+            is_internal = not is_overridable(editor, value) and not value.is_graph_output()
+            if tensor is not None and tensor.dtype == _HALF_TYPE and is_internal:
                 yield value
 
 
 def _kept_half_values(editor: ModelEditor) -> list[ir.Value]:
-    """Return the values that stay fp16: inputs, rows of weights, and outputs that are cast to it or
-    that no node computes."""
+    """Return the values that stay fp16: inputs, rows of weights, and outputs that are cast to fp16
+    or that no node computes."""
     graph = editor.model.graph
     inputs = [
         value
@@ -153,18 +154,18 @@ def _is_kept_for_rows(editor: ModelEditor, value: ir.Value) -> bool:
 
 
 def _widen_weight(editor: ModelEditor, value: ir.Value) -> None:
-    """Store a weight as fp32 for all that read more than rows of it."""
+    """Store a weight as fp32 for all nodes that read more than rows of it."""
     tensor, graph, name = constant_tensor(value), value.graph, value.name or ""
     assert tensor is not None
     assert graph is not None
-    others = [use for use in value.uses() if not _is_row_read(*use)]
-    if not _is_kept_for_rows(editor, value) or len(others) == len(value.uses()):
+    other_uses = [use for use in value.uses() if not _is_row_read(*use)]
+    if not _is_kept_for_rows(editor, value) or len(other_uses) == len(value.uses()):
         set_tensor(value, _widened_tensor(tensor, name))
-    elif others:
+    elif other_uses:
         name = editor.unique_name(f"{name}_fp32")
-        wide = new_initializer(graph, name, _widened_tensor(tensor, name))
-        for node, index in others:
-            node.replace_input_with(index, wide)
+        wide_weight = new_initializer(graph, name, _widened_tensor(tensor, name))
+        for node, index in other_uses:
+            node.replace_input_with(index, wide_weight)
 
 
 def _widened_tensor(tensor: Tensor, name: str) -> Tensor:
@@ -186,7 +187,7 @@ def _is_half_tensor(attribute: ir.Attr) -> bool:
 
 
 def _widen_attributes(node: ir.Node) -> None:
-    """Let attributes of a node say fp32 in place of fp16."""
+    """Change fp16 to fp32 in the attributes of a node."""
     if not _has_half_attribute(node):
         return
     for name, attribute in list(node.attributes.items()):
@@ -228,10 +229,10 @@ def _cast_for_readers(editor: ModelEditor, value: ir.Value) -> None:
     graph, producer = value.graph, value.producer()
     assert graph is not None
     name = editor.unique_name(f"{value.name}_fp32")
-    wide = ir.Value(name=name, type=ir.TensorType(_FLOAT_TYPE), shape=value.shape)
-    _replace_in_nodes(value, wide)
+    cast_output = ir.Value(name=name, type=ir.TensorType(_FLOAT_TYPE), shape=value.shape)
+    _replace_in_nodes(value, cast_output)
     to_float = ir.AttrInt64("to", int(_FLOAT_TYPE))
-    cast = ir.Node("", "Cast", [value], [to_float], outputs=[wide], name=f"{name}_cast")
+    cast = ir.Node("", "Cast", [value], [to_float], outputs=[cast_output], name=f"{name}_cast")
     if producer is not None:
         graph.insert_after(producer, cast)
     else:
@@ -243,11 +244,13 @@ def _cast_for_callers(editor: ModelEditor, value: ir.Value) -> None:
     graph, producer, name = value.graph, value.producer(), value.name
     assert graph is not None
     assert producer is not None
-    half = ir.Value(type=ir.TensorType(_HALF_TYPE), shape=value.shape, doc_string=value.doc_string)
-    half.metadata_props.update(value.metadata_props)
-    graph.outputs[:] = [half if output is value else output for output in graph.outputs]
+    half_output = ir.Value(
+        type=ir.TensorType(_HALF_TYPE), shape=value.shape, doc_string=value.doc_string
+    )
+    half_output.metadata_props.update(value.metadata_props)
+    graph.outputs[:] = [half_output if output is value else output for output in graph.outputs]
     value.name = editor.unique_name(f"{name}_fp32")
-    half.name = name
+    half_output.name = name
     to_half = ir.AttrInt64("to", int(_HALF_TYPE))
-    cast = ir.Node("", "Cast", [value], [to_half], outputs=[half], name=f"{value.name}_cast")
+    cast = ir.Node("", "Cast", [value], [to_half], outputs=[half_output], name=f"{value.name}_cast")
     graph.insert_after(producer, cast)

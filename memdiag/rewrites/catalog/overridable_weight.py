@@ -1,7 +1,7 @@
-"""List a weight among the graph's inputs as well, so that onnxruntime neither folds nor packs it.
+"""List a weight also among the graph's inputs, so that onnxruntime neither folds nor packs it.
 
-An initializer that is listed as an input is only a default that a caller could set. So it is no
-constant to the runtime, which uses it unchanged, even in a mapped file. Callers do not have to set
+An initializer that is listed as an input is only a default that a caller could set. So it is not a
+constant for the runtime, which uses it unchanged, even in a mapped file. Callers do not have to set
 it, and the inputs that a session reports stay the same. A Transpose before a product is fused into
 it.
 
@@ -78,18 +78,18 @@ def listing_problem(editor: ModelEditor, weight: ir.Value | None) -> str:
 
 def _unfolded_reader_problem(weight: ir.Value) -> str:
     """Return which reader would compute something from the weight in every run; empty if none."""
-    pending, seen = [weight], {weight}
+    pending, visited = [weight], {weight}
     while pending:
         value = pending.pop()
         for node, input_index in value.uses():
             if node.domain not in _KNOWN_READER_DOMAINS:
                 return f"{node.op_type} may require a constant"
             if node.op_type == "Transpose" and not node.domain:
-                why = _unfused_transpose_problem(node)
-                if why:
-                    return why
-            elif node.op_type == "Identity" and node.outputs[0] not in seen:
-                seen.add(node.outputs[0])
+                problem = _unfused_transpose_problem(node)
+                if problem:
+                    return problem
+            elif node.op_type == "Identity" and node.outputs[0] not in visited:
+                visited.add(node.outputs[0])
                 pending.append(node.outputs[0])
             elif node.op_type not in _READS_UNCHANGED:
                 return f"{node.op_type} of the weight would be computed in every run"

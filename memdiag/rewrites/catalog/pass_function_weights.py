@@ -1,8 +1,8 @@
 """Make a function's weights initializers of the main graph, and pass them to each call.
 
 A function has no initializers: its weights are Constant nodes, and every inlined call has its own
-copies. Here the function gets an input for each weight, and all calls pass the same initializer;
-calls in other functions pass on an input of these. Small Constants stay.
+copies. Here the function gets an input for each weight, and all calls pass the same initializer.
+Calls in other functions pass on an input of those functions. Small Constants stay.
 
 There is no drawback for running the model. The function itself has more inputs, which a program
 that extracts it from the model has to pass.
@@ -118,10 +118,10 @@ def _function_weight_input(
 
 
 def _calls_by_function(editor: ModelEditor) -> _CallsByFunction:
-    found: _CallsByFunction = {}
+    calls: _CallsByFunction = {}
     functions = editor.model.functions
     for graph in (editor.model.graph, *functions.values()):
         for node in nodes_with_subgraphs(graph):
             if node.op_identifier() in functions:
-                found.setdefault(node.op_identifier(), []).append(node)
-    return found
+                calls.setdefault(node.op_identifier(), []).append(node)
+    return calls

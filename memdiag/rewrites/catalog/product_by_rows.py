@@ -33,7 +33,7 @@ REWRITE = Rewrite(
 )
 
 _MIN_MANY_ROWS = 128
-"""From this number of rows on, transposing a product takes longer than packing the weight."""
+"""With at least this many rows, transposing a product takes longer than packing the weight."""
 
 
 def check(editor: ModelEditor, finding: Finding) -> str | None:
@@ -43,14 +43,14 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Replace the products, list the weight as an input; return whether there were any."""
-    found = transposed_products(editor, finding, _product_by_rows_problem).found
-    for product in found:
+    products = transposed_products(editor, finding, _product_by_rows_problem).found
+    for product in products:
         _branch_by_rows(editor, flatten_product(editor, product), product)
-    for weight in dict.fromkeys(product.source for product in found):
+    for weight in dict.fromkeys(product.source for product in products):
         if not weight.is_graph_input():
             editor.model.graph.inputs.append(weight)
-    remove_unused_transposes(found)
-    return bool(found)
+    remove_unused_transposes(products)
+    return bool(products)
 
 
 def _product_by_rows_problem(editor: ModelEditor, product: Product) -> str:
@@ -69,13 +69,19 @@ def _branch_by_rows(editor: ModelEditor, node: ir.Node, product: Product) -> Non
     dtype = ir.DataType[product.dtype.upper()]
     assert rows is not None
     shape = editor.insert_before(node, "Shape", [rows], name=f"{name}/Shape")
-    first = editor.constant_before(node, np.array(0, np.int64), name=f"{name}/first")
-    count = editor.insert_before(node, "Gather", [shape, first], name=f"{name}/rows")
-    unit = editor.constant_before(node, np.array(1, np.int64), name=f"{name}/one")
-    single = editor.insert_before(node, "Equal", [count, unit], name=f"{name}/Equal")
-    few = editor.constant_before(node, np.array(_MIN_MANY_ROWS - 1, np.int64), name=f"{name}/most")
-    many = editor.insert_before(node, "Greater", [count, few], name=f"{name}/Greater")
-    either = editor.insert_before(node, "Or", [single, many], name=f"{name}/Or")
+    first_index = editor.constant_before(node, np.array(0, np.int64), name=f"{name}/first")
+    row_count = editor.insert_before(node, "Gather", [shape, first_index], name=f"{name}/rows")
+    one_row = editor.constant_before(node, np.array(1, np.int64), name=f"{name}/one")
+    is_single_row = editor.insert_before(node, "Equal", [row_count, one_row], name=f"{name}/Equal")
+    max_few_rows = editor.constant_before(
+        node, np.array(_MIN_MANY_ROWS - 1, np.int64), name=f"{name}/most"
+    )
+    has_many_rows = editor.insert_before(
+        node, "Greater", [row_count, max_few_rows], name=f"{name}/Greater"
+    )
+    is_gemm_faster = editor.insert_before(
+        node, "Or", [is_single_row, has_many_rows], name=f"{name}/Or"
+    )
     # The node itself becomes the If, so that its output stays the same value.
     gemm = _branch_graph(_gemm_nodes(editor, name, rows, matrix), dtype, f"{name}/as_it_is")
     transposed = _branch_graph(
@@ -84,7 +90,7 @@ def _branch_by_rows(editor: ModelEditor, node: ir.Node, product: Product) -> Non
     node.op_type = "If"
     node.attributes.clear()
     node.resize_inputs(1)
-    node.replace_input_with(0, either)
+    node.replace_input_with(0, is_gemm_faster)
     node.attributes.add(ir.AttrGraph("then_branch", gemm))
     node.attributes.add(ir.AttrGraph("else_branch", transposed))
 

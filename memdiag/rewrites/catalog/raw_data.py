@@ -50,10 +50,10 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Store the weights in typed fields as bytes; return whether there were any."""
-    found = list(_typed_tensors(editor, finding))
-    for each in found:
-        each.replace(ir.serde.deserialize_tensor(_raw_tensor(each.tensor)))
-    return bool(found)
+    tensors = list(_typed_tensors(editor, finding))
+    for typed_tensor in tensors:
+        typed_tensor.replace(ir.serde.deserialize_tensor(_raw_tensor(typed_tensor.tensor)))
+    return bool(tensors)
 
 
 def _typed_tensors(editor: ModelEditor, finding: Finding) -> Iterator[_TypedTensor]:
@@ -67,9 +67,9 @@ def _typed_tensors(editor: ModelEditor, finding: Finding) -> Iterator[_TypedTens
             yield from _typed_attribute_tensors(node, "value")
         elif value is None:
             label, _, attribute = name.rpartition(".")
-            holder = editor.node(label)
-            if holder is not None:
-                yield from _typed_attribute_tensors(holder, attribute)
+            node_with_attribute = editor.node(label)
+            if node_with_attribute is not None:
+                yield from _typed_attribute_tensors(node_with_attribute, attribute)
 
 
 def _typed_attribute_tensors(node: ir.Node, name: str) -> Iterator[_TypedTensor]:

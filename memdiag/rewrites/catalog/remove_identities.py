@@ -1,7 +1,7 @@
 """Let the readers of a weight behind an Identity read the weight itself, and remove the Identity.
 
-Chains of Identities are removed as well, and those in subgraphs of a weight from outside. One whose
-output is an output of its graph stays, because the output needs its own name.
+Chains of Identities are also removed, and Identities in subgraphs of a weight from outside. If the
+output of an Identity is an output of its graph, it stays, because the output needs its own name.
 
 There is no drawback: the runtime removes such nodes itself, unless an If, Loop or Scan reads the
 weight under both names; then it makes a copy. onnx_ir's IdentityEliminationPass removes every

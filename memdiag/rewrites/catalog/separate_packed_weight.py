@@ -77,20 +77,20 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 
 def _separation_plan(editor: ModelEditor, finding: Finding) -> _SeparationPlan:
     products = transposed_products(editor, finding, _packed_product_problem)
-    named = [] if finding.name == STORED_TRANSPOSE else editor.weights(finding)
+    named_weights = [] if finding.name == STORED_TRANSPOSE else editor.weights(finding)
     problems = list(products.problems) if finding.name == STORED_TRANSPOSE else []
     weights = []
-    for weight in dict.fromkeys([*(product.source for product in products.found), *named]):
-        of_weight = [product for product in products.found if product.source is weight]
+    for weight in dict.fromkeys([*(product.source for product in products.found), *named_weights]):
+        weight_products = [product for product in products.found if product.source is weight]
         problem = _separated_weight_problem(editor, weight) or _separated_uses_problem(
-            weight, of_weight
+            weight, weight_products
         )
         if problem:
             problems.append(problem)
         else:
             weights.append(weight)
-    found = tuple(product for product in products.found if product.source in weights)
-    return _SeparationPlan(found, tuple(weights), tuple(problems))
+    products_to_replace = tuple(product for product in products.found if product.source in weights)
+    return _SeparationPlan(products_to_replace, tuple(weights), tuple(problems))
 
 
 def _packed_product_problem(editor: ModelEditor, product: Product) -> str:
@@ -119,19 +119,19 @@ def _separated_uses_problem(weight: ir.Value, products: list[Product]) -> str:
 
     The Transposes of `products` will be removed.
     """
-    removed = {product.transpose.producer() for product in products}
+    removed_nodes = {product.transpose.producer() for product in products}
     uses = [
         (node, input_index)
         for node, input_index in _uses_behind_identities(weight)
-        if node not in removed
+        if node not in removed_nodes
     ]
-    kept = [node for node, input_index in uses if not _is_packing_reader(node, input_index)]
-    whole = [node.op_type for node in kept if node.op_type not in _PARTIAL_READERS]
-    if whole:
-        return f"{whole[0]} reads all of the weight as it is"
-    if not kept:
+    kept_readers = [node for node, input_index in uses if not _is_packing_reader(node, input_index)]
+    whole_readers = [node.op_type for node in kept_readers if node.op_type not in _PARTIAL_READERS]
+    if whole_readers:
+        return f"{whole_readers[0]} reads all of the weight as it is"
+    if not kept_readers:
         return "only products read the weight, which is freed when it is packed"
-    if not products and len(kept) == len(uses):
+    if not products and len(kept_readers) == len(uses):
         return "no product packs the weight"
     return ""
 

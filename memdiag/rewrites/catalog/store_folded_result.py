@@ -1,8 +1,8 @@
 """Store the result that a chain of nodes computes from constants, so that no session computes it.
 
 The installed onnxruntime evaluates the chain once, in a separate process, and the result becomes an
-initializer. The nodes of the chain are removed, and with them the large values between and the
-constants that nothing else reads.
+initializer. The nodes of the chain are removed, and with them the large values between the nodes
+and the constants that nothing else reads.
 
 There is no drawback in a run. The file grows by the result. Another release might have computed
 sums in another order.
@@ -53,16 +53,16 @@ def check(editor: ModelEditor, finding: Finding) -> str | None:
     """Return why no result can be stored; None if one can."""
     if initializers_are_inputs(editor):
         return NEW_INPUT_PROBLEM
-    found = _chain_results(editor, finding)
-    if not found:
+    results = _chain_results(editor, finding)
+    if not results:
         return "its nodes were removed"
-    reasons = [reason for _, reason in found]
-    return None if "" in reasons else reasons[0]
+    problems = [problem for _, problem in results]
+    return None if "" in problems else problems[0]
 
 
 def apply(editor: ModelEditor, finding: Finding) -> bool:
     """Store the results of the nodes' chains; return whether there were any."""
-    results = [value for value, reason in _chain_results(editor, finding) if not reason]
+    results = [value for value, problem in _chain_results(editor, finding) if not problem]
     arrays = _evaluated_arrays(editor, results)
     for value, array in arrays.items():
         chain = _value_chain(value)
@@ -73,7 +73,9 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
             graph, editor.unique_name(f"{name}_stored"), ir.tensor(array, name=name)
         )
         value.replace_all_uses_with(stored)
-        operands = dict.fromkeys(each for node in chain for each in node.inputs if each is not None)
+        operands = dict.fromkeys(
+            operand for node in chain for operand in node.inputs if operand is not None
+        )
         for node in reversed(chain):
             if not any(output.uses() or output.is_graph_output() for output in node.outputs):
                 graph.remove(node, safe=True)
@@ -85,21 +87,21 @@ def apply(editor: ModelEditor, finding: Finding) -> bool:
 
 
 def _chain_results(editor: ModelEditor, finding: Finding) -> list[tuple[ir.Value, str]]:
-    """Return the results of the chains, each with why it cannot be stored, empty if it can."""
+    """Return the chains' results, each with the reason it cannot be stored (empty if it can)."""
     pending = [node for node in map(editor.node, finding.nodes) if node is not None]
-    seen = set(pending)
-    ends: dict[ir.Value, str] = {}
+    visited = set(pending)
+    problem_by_result: dict[ir.Value, str] = {}
     while pending:
         for output in pending.pop().outputs:
             for reader, _ in output.uses():
                 if _node_chain(reader) is None:
-                    ends[output] = _stored_result_problem(editor, output)
-                elif reader not in seen:
-                    seen.add(reader)
+                    problem_by_result[output] = _stored_result_problem(editor, output)
+                elif reader not in visited:
+                    visited.add(reader)
                     pending.append(reader)
             if output.is_graph_output():
-                ends[output] = "its result is an output"
-    return list(ends.items())
+                problem_by_result[output] = "its result is an output"
+    return list(problem_by_result.items())
 
 
 def _stored_result_problem(editor: ModelEditor, value: ir.Value) -> str:
@@ -130,17 +132,19 @@ def _value_chain(value: ir.Value) -> list[ir.Node] | None:
 
 
 def _node_chain(last: ir.Node) -> list[ir.Node] | None:
-    found: dict[ir.Node, None] = {}
+    chain: dict[ir.Node, None] = {}
     pending = [(last, False)]
     while pending:
         node, is_done = pending.pop()
         if is_done:
-            found[node] = None
+            chain[node] = None
             continue
-        if node in found:
+        if node in chain:
             continue
         graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-        has_graph = any(each.type in graphs or each.is_ref() for each in node.attributes.values())
+        has_graph = any(
+            attribute.type in graphs or attribute.is_ref() for attribute in node.attributes.values()
+        )
         if node.domain not in ONNX_DOMAINS or node.op_type in _RANDOM_OPERATORS or has_graph:
             return None
         pending.append((node, True))
@@ -148,10 +152,10 @@ def _node_chain(last: ir.Node) -> list[ir.Node] | None:
             if value is None or (constant_tensor(value) is not None and not value.is_graph_input()):
                 continue
             producer = value.producer()
-            if producer is None or len(found) + len(pending) > _MAX_STORED_CHAIN_NODES:
+            if producer is None or len(chain) + len(pending) > _MAX_STORED_CHAIN_NODES:
                 return None
             pending.append((producer, False))
-    return list(found)
+    return list(chain)
 
 
 def _evaluated_arrays(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.Value, Array]:
@@ -159,19 +163,19 @@ def _evaluated_arrays(editor: ModelEditor, results: list[ir.Value]) -> dict[ir.V
 
     Those of one graph are evaluated in one process, unless all values are too large together.
     """
-    found: dict[ir.Value, Array] = {}
+    array_by_value: dict[ir.Value, Array] = {}
     graphs = dict.fromkeys(value.graph for value in results)
     for group in [[value for value in results if value.graph is graph] for graph in graphs]:
         nodes = _chain_nodes(group)
         sizes = [_max_value_bytes(editor, output) or 0 for node in nodes for output in node.outputs]
         if len(group) > 1 and sum(sizes) <= _MAX_EVALUATED_BYTES:
             with suppress(MeasurementError):
-                found |= _run_chains(editor, group)
+                array_by_value |= _run_chains(editor, group)
                 continue
         for value in group:
             with suppress(MeasurementError):
-                found |= _run_chains(editor, [value])
-    return found
+                array_by_value |= _run_chains(editor, [value])
+    return array_by_value
 
 
 def _chain_nodes(results: list[ir.Value]) -> list[ir.Node]:

@@ -5,7 +5,7 @@ product is ``Transpose(MatMul(W, Transpose(x)))``, where only x and the product 
 weight is then a left operand, which kernels do not pack: one copy is left.
 
 The drawback is the latency of products of few rows, for which a packed right operand is faster, and
-of many, whose product takes time to transpose.
+of products of many rows, which take time to transpose.
 """
 
 import onnx_ir as ir
@@ -50,14 +50,14 @@ def _transpose_input_and_product(editor: ModelEditor, product: Product) -> None:
     matrix = cast_matrix(editor, product)
     if leading_sizes(editor, product) == ():
         # A vector can be either operand.
-        left = product.node.inputs[0]
+        left_operand = product.node.inputs[0]
         product.node.replace_input_with(0, matrix)
-        product.node.replace_input_with(1, left)
+        product.node.replace_input_with(1, left_operand)
         return
     node = flatten_product(editor, product)
-    left, name = node.inputs[0], node.name or "MatMul"
+    left_operand, name = node.inputs[0], node.name or "MatMul"
     columns = editor.insert_before(
-        node, "Transpose", [left], [_swapped_axes()], name=f"{name}/Transpose"
+        node, "Transpose", [left_operand], [_swapped_axes()], name=f"{name}/Transpose"
     )
     output = editor.insert_before(node, "MatMul", [matrix, columns], name=f"{name}/MatMul")
     # The node itself becomes the last one, so that its output stays the same value.

@@ -26,8 +26,8 @@ profile measures how much the first run adds.
 ## Not reported
 
 Activations of less than 64 MiB. Models with free dimensions whose sizes were not all
-given with `--dim`. Where some have free dimensions, the bytes are counted by
-`arena-growth` alone. Values whose shape depends on the data count as nothing.
+given with `--dim`. In models with free dimensions `arena-growth` alone counts
+the bytes. Values whose shape depends on the data count as nothing.
 """
 
 from collections.abc import Iterator
@@ -56,9 +56,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     constant_bytes = ctx.model_file.weight_bytes
     constant_bytes += sum(fold.nbytes for fold in ctx.folds if fold.stays)
     max_bytes = max(_MIN_ACTIVATION_BYTES, constant_bytes)
-    if not ctx.activations_may_exceed(max_bytes, sizes.of):
+    if not ctx.activations_may_exceed(max_bytes, sizes.by_name):
         return
-    activations = ctx.activations(sizes.of)
+    activations = ctx.activations(sizes.by_name)
     if activations.peak_bytes <= max_bytes or activations.scope is None or activations.node is None:
         return
     node = ctx.graphs.qualified(activations.scope, activations.node)
@@ -75,7 +75,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         detail="The arena keeps at least as much after the run.",
         nodes=[node],
         graph=ctx.graphs.path(activations.scope),
-        nbytes=0 if sizes.of else activations.peak_bytes,
+        nbytes=0 if sizes.by_name else activations.peak_bytes,
         peak_bytes=0,
         run_bytes=activations.peak_bytes,
         phase="first_run",

@@ -55,14 +55,14 @@ RULE = Rule(
 
 _MIN_ARENA_GROWTH_BYTES = 64 * MIB
 _MIN_ASSUMED_SHARE = 0.25
-"""Of the weights, at assumed sizes."""
+"""The share of the bytes of the weights from which activations at assumed sizes are reported."""
 _MAX_DOUBLED_DIMENSIONS = 4
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding: the memory of activations and its growth with free dimensions."""
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
-    if not sizes.of:
+    if not sizes.by_name:
         return
     weight_bytes = ctx.model_file.weight_bytes
     min_bytes = (
@@ -70,16 +70,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if sizes.assumed
         else _MIN_ARENA_GROWTH_BYTES
     )
-    if not ctx.activations_may_exceed(min_bytes - 1, sizes.of):
+    if not ctx.activations_may_exceed(min_bytes - 1, sizes.by_name):
         return
-    activations = ctx.activations(sizes.of)
+    activations = ctx.activations(sizes.by_name)
     if activations.peak_bytes < min_bytes or activations.scope is None or activations.node is None:
         return
-    assumed = ", assumed sizes" if sizes.assumed else ""
+    assumed_text = ", assumed sizes" if sizes.assumed else ""
     yield RULE.finding(
         ctx,
         f"Activations take about {format_size(activations.peak_bytes)} at "
-        f"{free_dimensions_text(sizes.of)}{assumed}"
+        f"{free_dimensions_text(sizes.by_name)}{assumed_text}"
         f"{_doubled_dimensions_clause(ctx, sizes, activations)}",
         detail="The arena keeps at least as much from one run to the next; memory patterns can "
         "take as much again from the second run on, and for each new combination of input shapes.",
@@ -95,14 +95,18 @@ def _doubled_dimensions_clause(
     ctx: AnalysisContext, sizes: DimensionSizes, activations: ActivationPeak
 ) -> str:
     """Return a clause with the memory of activations at twice the size of each free dimension."""
-    doubled: dict[str, list[str]] = {}
-    for name, size in list(sizes.of.items())[:_MAX_DOUBLED_DIMENSIONS]:
-        more = ctx.activations({**sizes.of, name: 2 * size})
+    dimensions_by_peak: dict[str, list[str]] = {}
+    for name, size in list(sizes.by_name.items())[:_MAX_DOUBLED_DIMENSIONS]:
+        activations_doubled = ctx.activations({**sizes.by_name, name: 2 * size})
         # A graph that does not fit the doubled size leaves shapes unknown.
         if (
             size
-            and more.unknown <= activations.unknown
-            and more.peak_bytes > activations.peak_bytes
+            and activations_doubled.unknown <= activations.unknown
+            and activations_doubled.peak_bytes > activations.peak_bytes
         ):
-            doubled.setdefault(format_size(more.peak_bytes), []).append(f"{name}={2 * size}")
-    return "".join(f"; {size} at {' or '.join(names)}" for size, names in doubled.items())
+            peak_text = format_size(activations_doubled.peak_bytes)
+            dimensions_by_peak.setdefault(peak_text, []).append(f"{name}={2 * size}")
+    return "".join(
+        f"; {peak_text} at {' or '.join(dimensions)}"
+        for peak_text, dimensions in dimensions_by_peak.items()
+    )

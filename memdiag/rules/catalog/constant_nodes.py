@@ -51,36 +51,38 @@ _MIN_FUNCTION_COPY_BYTES = MIB
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most one finding for Constant nodes of graphs, and one for the nodes of each
     function."""
-    graphs: dict[str, list[Weight]] = {}
-    functions: dict[str, list[Weight]] = {}
+    weights_by_graph: dict[str, list[Weight]] = {}
+    weights_by_function: dict[str, list[Weight]] = {}
     for weight in ctx.model_file.weights:
         if weight.storage == "external" or not weight.nbytes:
             continue
         if weight.origin == "constant":
-            graphs.setdefault(weight.graph, []).append(weight)
+            weights_by_graph.setdefault(weight.graph, []).append(weight)
         elif weight.origin == "function":
-            functions.setdefault(weight.graph, []).append(weight)
-    if graphs:
-        yield from _parsed_constant_findings(ctx, graphs)
-    calls = inlined_calls(ctx.model_file.graph, ctx.model_file.functions) if functions else {}
-    for name, weights in functions.items():
-        yield from _inlined_constant_findings(ctx, name, weights, calls.get(name, 0))
+            weights_by_function.setdefault(weight.graph, []).append(weight)
+    if weights_by_graph:
+        yield from _parsed_constant_findings(ctx, weights_by_graph)
+    if not weights_by_function:
+        return
+    calls_by_function = inlined_calls(ctx.model_file.graph, ctx.model_file.functions)
+    for name, weights in weights_by_function.items():
+        yield from _inlined_constant_findings(ctx, name, weights, calls_by_function.get(name, 0))
 
 
 def _parsed_constant_findings(
-    ctx: AnalysisContext, graphs: dict[str, list[Weight]]
+    ctx: AnalysisContext, weights_by_graph: dict[str, list[Weight]]
 ) -> Iterator[Finding]:
-    embedded = (weight.nbytes for weight in ctx.model_file.weights if weight.storage != "external")
-    main = sum(weight.nbytes for weight in graphs.get("", ())) - max(embedded, default=0)
-    inner = max(
-        (_total_constant_bytes(weights) for path, weights in graphs.items() if path), default=0
+    embedded = (weight for weight in ctx.model_file.weights if weight.storage != "external")
+    largest_bytes = max((weight.nbytes for weight in embedded), default=0)
+    main_bytes = _total_constant_bytes(weights_by_graph.get("", [])) - largest_bytes
+    subgraph_sizes = (
+        _total_constant_bytes(weights) for path, weights in weights_by_graph.items() if path
     )
-    peak = max(main, 0) + inner
-    if peak < _MIN_CONSTANT_PEAK_BYTES:
+    peak_bytes = max(main_bytes, 0) + max(subgraph_sizes, default=0)
+    if peak_bytes < _MIN_CONSTANT_PEAK_BYTES:
         return
-    weights = sorted(
-        (weight for of_graph in graphs.values() for weight in of_graph), key=lambda w: -w.nbytes
-    )
+    weights = [weight for graph_weights in weights_by_graph.values() for weight in graph_weights]
+    weights.sort(key=lambda weight: -weight.nbytes)
     names = [qualified_name(weight) for weight in weights]
     yield RULE.finding(
         ctx,
@@ -89,7 +91,7 @@ def _parsed_constant_findings(
         " parsed",
         weights=names,
         nbytes=0,
-        peak_bytes=peak,
+        peak_bytes=peak_bytes,
         phase="parse",
         remedies=("constant-to-initializer", "externalize"),
     )
@@ -100,16 +102,16 @@ def _inlined_constant_findings(
 ) -> Iterator[Finding]:
     """Yield a finding if a session keeps a copy of a function's constants for each of its
     `calls`."""
-    kept = [weight for weight in weights if not ctx.session.is_freed(weight)]
-    saving_bytes = _total_constant_bytes(kept) * (calls - 1)
+    kept_weights = [weight for weight in weights if not ctx.session.is_freed(weight)]
+    saving_bytes = _total_constant_bytes(kept_weights) * (calls - 1)
     if calls < 2 or saving_bytes < _MIN_FUNCTION_COPY_BYTES:
         return
-    kept.sort(key=lambda weight: -weight.nbytes)
-    names = [qualified_name(weight) for weight in kept]
+    kept_weights.sort(key=lambda weight: -weight.nbytes)
+    names = [qualified_name(weight) for weight in kept_weights]
     yield RULE.finding(
         ctx,
         f"the function {name} is inlined {calls:,} times, each time with copies of its "
-        f"Constants ({some_of(names)}: {format_size(_total_constant_bytes(kept))})",
+        f"Constants ({some_of(names)}: {format_size(_total_constant_bytes(kept_weights))})",
         detail=f"All but one of the {calls:,} copies could be saved.",
         weights=names,
         graph=name,
@@ -118,9 +120,9 @@ def _inlined_constant_findings(
         phase="optimize",
         expected=(
             ExpectedCopies(
-                weights=(name,), kind="original", count=calls, bytes=weight.nbytes * calls
+                weights=(weight_name,), kind="original", count=calls, bytes=weight.nbytes * calls
             )
-            for name, weight in zip(names, kept, strict=True)
+            for weight_name, weight in zip(names, kept_weights, strict=True)
         ),
         remedies=("pass-function-weights", "externalize"),
     )

@@ -94,11 +94,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if not large:
         return
     largest = large[0]
-    others = f", and {len(large) - 1} more do so" if len(large) > 1 else ""
+    others_text = f", and {len(large) - 1} more do so" if len(large) > 1 else ""
     yield RULE.finding(
         ctx,
         f"{largest.name} reserves {format_size(largest.nbytes)} for each thread of the session, up "
-        f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others}",
+        f"to {largest.threads:,} times, in each run under onnxruntime {ctx.runtime}{others_text}",
         detail="It is a defect of 1.23.2 to 1.26 and takes address space, but little of it becomes "
         "resident. Use a newer release, or fewer threads.",
         nodes=[scratch.name for scratch in large],
@@ -107,7 +107,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 
 def _conv_scratch(conv: FloatConv) -> _ConvScratch | None:
-    """Return the buffers of `conv`; None if they are small, not known, or not there."""
+    """Return the buffers of `conv`; None if they are small or unknown, or if there are none."""
     sizes = [size for size in conv.output if size]
     if len(sizes) < len(conv.output) or _can_use_blocked_layout(conv) or _is_pointwise_conv(conv):
         return None

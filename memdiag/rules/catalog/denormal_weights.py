@@ -90,11 +90,11 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     if not affected:
         return
     listed = "; ".join(map(_denormal_share_text, affected[:_MAX_DENORMAL_NAMES]))
-    more = len(affected) - _MAX_DENORMAL_NAMES
+    unlisted = len(affected) - _MAX_DENORMAL_NAMES
     subject = f"{len(affected)} weights contain" if len(affected) > 1 else "a weight contains"
     yield RULE.finding(
         ctx,
-        f"{subject} denormal values: {listed}{f'; and {more} more' if more > 0 else ''}",
+        f"{subject} denormal values: {listed}{f'; and {unlisted} more' if unlisted > 0 else ''}",
         detail="This costs time on some processors, and no memory. Measure it with"
         " memdiag fix --max-difference 0.001 --only denormal-as-zero: its table has the latency.",
         weights=[qualified_name(entry.weight) for entry in affected],

@@ -2,10 +2,9 @@
 
 ## Why it costs
 
-A DequantizeLinear on a weight, with a MatMul behind it, is made one MatMulNBits when the
-session is created, if the runtime knows how. Then the values are packed and the products
-are taken from them; for that the session has the weights in memory a second time while it
-loads.
+When the session is created, the runtime replaces a DequantizeLinear on a weight and the MatMul
+behind it by one MatMulNBits, if it can. The values are then packed, and the products are computed
+from the packed values. While the session loads, it has these weights in memory twice.
 
 Where the two nodes do not fuse, nothing is folded either: the weight is dequantized at
 each run. All such nodes run first, because they depend on nothing, so that the weights of the
@@ -82,7 +81,7 @@ class _DequantizedWeight(NamedTuple):
         readers: the nodes that read the output of the DequantizeLinear.
         reason: why these nodes are not fused to a MatMulNBits; empty if they are.
         nbytes: the size of the dequantized values, or of the packed copy if the nodes are fused.
-        extra_bytes: the memory that the fusion needs for a moment beyond a MatMulNBits in the file.
+        extra_bytes: the bytes that the fusion needs for a moment beyond a MatMulNBits in the file.
     """
 
     weight: Weight
@@ -97,15 +96,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each reason that prevents the fusion, and one for all fused weights."""
     if ctx.model_file.is_ort_format:
         return
-    by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
+    weights_by_reason: dict[str, list[_DequantizedWeight]] = defaultdict(list)
     candidates = list(filter(_may_be_dequantized, ctx.model_file.weights))
-    shared = shared_scales(ctx.graphs) if candidates else frozenset()
+    shared_scale_weights = shared_scales(ctx.graphs) if candidates else frozenset()
     for weight in candidates:
-        for dequantized in _dequantized_weights(ctx, weight, shared):
-            by_reason[dequantized.reason].append(dequantized)
-    fused = by_reason.pop("", [])
-    for reason, weights in by_reason.items():
-        if sum(each.nbytes for each in weights) >= _MIN_DEQUANTIZED_BYTES:
+        for dequantized in _dequantized_weights(ctx, weight, shared_scale_weights):
+            weights_by_reason[dequantized.reason].append(dequantized)
+    fused = weights_by_reason.pop("", [])
+    for reason, weights in weights_by_reason.items():
+        if sum(dequantized.nbytes for dequantized in weights) >= _MIN_DEQUANTIZED_BYTES:
             yield _dequantized_finding(ctx, reason, weights)
     yield from _repacked_findings(ctx, fused)
 
@@ -122,19 +121,19 @@ def _dequantized_weights(
     ctx: AnalysisContext, weight: Weight, shared: Collection[Weight]
 ) -> Iterator[_DequantizedWeight]:
     """Yield `weight` for each DequantizeLinear that reads it before a product or a Gather."""
-    readers_of: dict[Node, list[WeightReader]] = defaultdict(list)
-    steps: dict[Node, PathStep] = {}
+    readers_by_node: dict[Node, list[WeightReader]] = defaultdict(list)
+    steps_by_node: dict[Node, PathStep] = {}
     for reader in ctx.readers(weight):
         path = [step for step in reader.path if step.node.op_type != "Identity"]
         if reader.node.op_type == "Identity" or not path:
             continue
         dequantize = path[0]
         if dequantize.node.op_type == "DequantizeLinear":
-            steps[dequantize.node] = dequantize
+            steps_by_node[dequantize.node] = dequantize
             if all(step.node.op_type == "Transpose" for step in path[1:]):
-                readers_of[dequantize.node].append(reader)
-    for node, step in steps.items():
-        readers = [reader for reader in readers_of[node] if reader.node.op_type != "Transpose"]
+                readers_by_node[dequantize.node].append(reader)
+    for node, step in steps_by_node.items():
+        readers = [reader for reader in readers_by_node[node] if reader.node.op_type != "Transpose"]
         if node in ctx.folds.nodes or not readers or not all(map(computes_floats, readers)):
             continue
         scale = _dequantization_scale(ctx, step)
@@ -208,21 +207,23 @@ def _dequantized_finding(
 def _repacked_findings(ctx: AnalysisContext, fused: list[_DequantizedWeight]) -> Iterator[Finding]:
     """Yield a finding for the second form that the fusion needs beyond a MatMulNBits in the
     file."""
-    fused = sorted(fused, key=lambda repacked: -repacked.nbytes)
-    weights = {repacked.weight: repacked for repacked in fused}
-    stored = sum(weight.nbytes for weight in weights)
-    peak = sum(repacked.extra_bytes for repacked in fused if repacked.weight.storage != "external")
-    if peak < _MIN_REPACKING_PEAK_BYTES:
+    fused = sorted(fused, key=lambda dequantized: -dequantized.nbytes)
+    weights = dict.fromkeys(dequantized.weight for dequantized in fused)
+    stored_bytes = sum(weight.nbytes for weight in weights)
+    peak_bytes = sum(
+        dequantized.extra_bytes for dequantized in fused if dequantized.weight.storage != "external"
+    )
+    if peak_bytes < _MIN_REPACKING_PEAK_BYTES:
         return
     names = [qualified_name(weight) for weight in weights]
     verb = "becomes" if len(names) == 1 else "become"
     yield RULE.finding(
         ctx,
-        f"{counted_weights(names, stored)} {verb} the operand of a MatMulNBits at load",
+        f"{counted_weights(names, stored_bytes)} {verb} the operand of a MatMulNBits at load",
         detail="While it is loaded, the session has the values in both forms.",
         weights=names,
         nodes=_dequantization_node_names(ctx, fused),
         nbytes=0,
-        peak_bytes=peak,
+        peak_bytes=peak_bytes,
         phase="optimize",
     )

@@ -67,31 +67,32 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     ]
     if sum(weight.nbytes for weight in candidates) < _MIN_EMBEDDED_TOTAL_BYTES:
         return
-    private = [weight for weight in candidates if _is_in_private_memory(ctx, weight)]
-    private.sort(key=lambda weight: -weight.nbytes)
-    total = sum(weight.nbytes for weight in private)
-    if total < _MIN_EMBEDDED_TOTAL_BYTES:
+    private_weights = [weight for weight in candidates if _is_in_private_memory(ctx, weight)]
+    private_weights.sort(key=lambda weight: -weight.nbytes)
+    total_bytes = sum(weight.nbytes for weight in private_weights)
+    if total_bytes < _MIN_EMBEDDED_TOTAL_BYTES:
         return
-    names = list(map(qualified_name, private))
+    names = list(map(qualified_name, private_weights))
     is_ort = ctx.model_file.is_ort_format
     is_mappable = ctx.runtime >= ORT_FILE_MAPPED_SINCE
-    way = "if they were external data"
+    condition = "if they were external data"
     if is_ort:
-        way = "with the file" + ("" if is_mappable else f" by onnxruntime {ORT_FILE_MAPPED_SINCE}")
+        release = "" if is_mappable else f" by onnxruntime {ORT_FILE_MAPPED_SINCE}"
+        condition = f"with the file{release}"
     yield RULE.finding(
         ctx,
-        f"{counted(len(private), 'weight')} in the model file ({some_of(names)}: "
-        f"{format_size(total)}) would be mapped instead of copied, {way}",
+        f"{counted(len(private_weights), 'weight')} in the model file ({some_of(names)}: "
+        f"{format_size(total_bytes)}) would be mapped instead of copied, {condition}",
         detail="Each session has a private copy of them.",
         weights=names,
-        nbytes=total,
+        nbytes=total_bytes,
         peak_bytes=_ort_file_peak_reduction(ctx)
         if is_ort
-        else _external_peak_reduction(ctx, private),
+        else _external_peak_reduction(ctx, private_weights),
         phase="parse",
         expected=(
             ExpectedCopies(weights=(name,), kind="original", count=1, bytes=weight.nbytes)
-            for name, weight in zip(names, private, strict=True)
+            for name, weight in zip(names, private_weights, strict=True)
         ),
         remedies=_mapping_remedies(is_ort, is_mappable),
     )
@@ -99,17 +100,19 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
 def _mapping_remedies(is_ort: bool, is_mappable: bool) -> tuple[str, ...]:
     """Return the remedies that fit the format of the file and the release."""
-    *of_onnx, of_ort = RULE.remedies
-    return ((of_ort,) if is_mappable else ()) if is_ort else tuple(of_onnx)
+    *onnx_remedies, ort_remedy = RULE.remedies
+    if not is_ort:
+        return tuple(onnx_remedies)
+    return (ort_remedy,) if is_mappable else ()
 
 
 def _ort_file_peak_reduction(ctx: AnalysisContext) -> int:
     """Return by how much the peak of loading would be lower if the file stayed mapped."""
-    freed, mapped = (
+    copied_file, mapped_file = (
         SessionLoading(ctx.model_file, ctx.graphs, ctx.session, ort_file=OrtFile(in_place=in_place))
         for in_place in (False, True)
     )
-    return max(0, freed.run().peak_bytes() - mapped.run().peak_bytes())
+    return max(0, copied_file.run().peak_bytes() - mapped_file.run().peak_bytes())
 
 
 def _is_in_private_memory(ctx: AnalysisContext, weight: Weight) -> bool:
@@ -124,12 +127,12 @@ def _is_in_private_memory(ctx: AnalysisContext, weight: Weight) -> bool:
     return not ctx.session.is_freed(weight)
 
 
-def _external_peak_reduction(ctx: AnalysisContext, private: list[Weight]) -> int:
+def _external_peak_reduction(ctx: AnalysisContext, private_weights: list[Weight]) -> int:
     """Return by how much the peak of private memory would be lower with external data."""
-    others = set(ctx.model_file.weights).difference(private)
-    # While all are converted, one embedded weight at a time is there twice.
+    other_weights = set(ctx.model_file.weights).difference(private_weights)
+    # While the weights are converted, one embedded weight at a time is in memory twice.
     largest_other = max(
-        (weight.nbytes for weight in others if weight.storage != "external"), default=0
+        (weight.nbytes for weight in other_weights if weight.storage != "external"), default=0
     )
-    largest = max(largest_other, private[0].nbytes)
-    return sum(weight.nbytes for weight in private) + largest - largest_other
+    largest = max(largest_other, private_weights[0].nbytes)
+    return sum(weight.nbytes for weight in private_weights) + largest - largest_other

@@ -49,19 +49,20 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     weights = [weight for weight in ctx.model_file.weights if weight.storage == "external"]
     if not weights or any(weight.file is None for weight in weights):
         return  # the places of a sparse tensor's parts are not known
-    ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    ranges_by_location: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for weight in weights:
         assert weight.file is not None
-        used = ranges[weight.file]
+        used_ranges = ranges_by_location[weight.file]
         if weight.offset is not None and weight.length and _is_weight_read(ctx, weight):
-            used.append((weight.offset, weight.offset + weight.length))
-    by_path: dict[Path, list[str]] = {}
-    for location in ranges:
-        by_path.setdefault((ctx.model_file.path.parent / location).resolve(), []).append(location)
-    own = ctx.model_file.path.resolve()
-    for path, locations in by_path.items():
-        if path != own:
-            spans = [span for location in locations for span in ranges[location]]
+            used_ranges.append((weight.offset, weight.offset + weight.length))
+    locations_by_path: dict[Path, list[str]] = {}
+    for location in ranges_by_location:
+        path = (ctx.model_file.path.parent / location).resolve()
+        locations_by_path.setdefault(path, []).append(location)
+    model_path = ctx.model_file.path.resolve()
+    for path, locations in locations_by_path.items():
+        if path != model_path:
+            spans = [span for location in locations for span in ranges_by_location[location]]
             yield from _unused_range_findings(ctx, path, locations[0], spans)
 
 

@@ -27,7 +27,7 @@ results are folded, on all releases.
 
 With one of the last three the nodes run each time instead. The arena then keeps room for their
 results, unless other values of a run need as much at another moment: where no other remedy
-applies, the bytes are without that room.
+applies, the bytes of the finding do not include that room.
 
 ## Not reported
 
@@ -107,7 +107,7 @@ class _GrownResult(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each operator whose folded results are larger than the freed sources."""
-    by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
+    grown_by_operator: dict[str, list[_GrownResult]] = defaultdict(list)
     for fold in ctx.folds:
         if (
             not fold.stays
@@ -115,21 +115,15 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
             or fold.node.op_type == "Transpose"
         ):
             continue
-        kept = tuple(weight for weight in fold.weights if _is_source_used(ctx, weight))
+        kept = tuple(weight for weight in fold.weights if ctx.session.weight(weight).is_used)
         replaced = tuple(weight for weight in fold.weights if weight not in kept)
-        before = sum(weight.nbytes for weight in fold.weights)
-        after = fold.nbytes + sum(weight.nbytes for weight in kept)
-        if after >= _MIN_FOLDING_RATIO * before:
+        bytes_before = sum(weight.nbytes for weight in fold.weights)
+        bytes_after = fold.nbytes + sum(weight.nbytes for weight in kept)
+        if bytes_after >= _MIN_FOLDING_RATIO * bytes_before:
             grown = _GrownResult(ctx.session.result(fold), replaced, kept)
-            by_operator[fold.node.op_type].append(grown)
-    for operator, grown_results in by_operator.items():
+            grown_by_operator[fold.node.op_type].append(grown)
+    for operator, grown_results in grown_by_operator.items():
         yield from _grown_result_findings(ctx, operator, grown_results)
-
-
-def _is_source_used(ctx: AnalysisContext, weight: Weight) -> bool:
-    """Return whether a node that is not folded uses the weight."""
-    loaded = ctx.session.weight(weight)
-    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _grown_result_findings(
@@ -177,8 +171,8 @@ def _grown_result_findings(
 
 
 def _unfolded_arena_growth(ctx: AnalysisContext) -> int:
-    """Return by how many bytes the arena is larger after two runs if nothing is folded."""
-    sizes = choose_dimensions(ctx.model_file, ctx.sizes).of
+    """Return how many bytes more the arena has after two runs if nothing is folded."""
+    sizes = choose_dimensions(ctx.model_file, ctx.sizes).by_name
     folded, unfolded = SimulatedArena(), SimulatedArena()
     for arena, run in ((folded, ctx.run(sizes)), (unfolded, ctx.unfolded_run(sizes))):
         arena.serve(run.requests)
@@ -197,9 +191,8 @@ def _folded_steady_bytes(ctx: AnalysisContext, results: Sequence[FoldedResult]) 
         fused = [use for use, is_fused in uses if is_fused]
         shared = tuple(use for use, is_fused in uses if not is_fused)
         unpacked_bytes += result.fold.nbytes * sum(use.buffer is None for use in fused)
-        is_used = bool(result.uses) or result.is_exposed
         remaining = replace(result, uses=shared)
-        if result.is_kept or not is_used or remaining.is_read:
+        if result.is_kept or not result.is_used or remaining.is_read:
             unpacked_bytes += result.fold.nbytes
         content = result.fold.scope, result.fold.output
         packed.append(replace(result, uses=shared, content_key=content))
@@ -228,19 +221,20 @@ def _has_fused_normalization(ctx: AnalysisContext, use: PackedUse) -> bool:
 
 def _unfolded_peak_reduction(ctx: AnalysisContext, grown_results: Sequence[_GrownResult]) -> int:
     """Return by how much the peak would be lower if the sources were not folded."""
-    results: dict[Weight, list[FoldedResult]] = defaultdict(list)
+    results_by_weight: dict[Weight, list[FoldedResult]] = defaultdict(list)
     for grown in grown_results:
         for weight in grown.fold.weights:
-            results[weight].append(grown.result)
+            results_by_weight[weight].append(grown.result)
     loaded = [
-        replace(ctx.session.weight(weight), results=tuple(of_weight)).with_content_key(weight)
-        for weight, of_weight in results.items()
+        replace(ctx.session.weight(weight), results=tuple(weight_results)).with_content_key(weight)
+        for weight, weight_results in results_by_weight.items()
     ]
-    return ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results)))
+    return ctx.peak_reduction(loaded, list(map(LoadedWeight.unpacked, results_by_weight)))
 
 
 def _grown_result_message(operator: str, folds: list[Fold], nodes: list[str]) -> str:
-    source_bytes = sum(weight.nbytes for weight in {w for fold in folds for w in fold.weights})
+    sources = {weight for fold in folds for weight in fold.weights}
+    source_bytes = sum(weight.nbytes for weight in sources)
     size = format_size(sum(fold.nbytes for fold in folds))
     if len(folds) == 1:
         shape = " × ".join(map(str, folds[0].shape)) or "scalar"
@@ -260,7 +254,9 @@ def _grown_result_detail(
     grown_results: Sequence[_GrownResult],
 ) -> str:
     kept = {weight for grown in grown_results for weight in grown.kept}
-    names = sorted(qualified_name(w) for w in kept if w.nbytes >= _MIN_FOLDED_NODE_BYTES)
+    names = sorted(
+        qualified_name(weight) for weight in kept if weight.nbytes >= _MIN_FOLDED_NODE_BYTES
+    )
     where = "in addition to the weights in the file"
     if names:
         where = f"besides {some_of(names)}"

@@ -12,8 +12,8 @@ in fp32. For a node whose inputs are fp16 it inserts casts, also before its weig
   the first run and up to twice as soon as the memory pattern of the second run has its own block,
   next to the fp16 original.
 
-Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more than
-that of an fp32 model where
+Values between two such nodes are fp32, as large as those of an fp32 model. A run takes more
+memory than a run of an fp32 model where
 
 - a few operators with a kernel for fp16, such as Reshape and Transpose, follow each other: their
   values are in memory in both types;
@@ -73,7 +73,7 @@ _MIN_CAST_TOTAL_BYTES = MIB
 _MIN_CAST_WEIGHT_BYTES = 4 * KIB
 _MIN_RUN_SAVING_BYTES = 8 * MIB
 _MIN_RUN_SAVING_SHARE = 0.1
-"""Of what a run takes from the arena."""
+"""Share of the bytes that a run takes from the arena."""
 
 
 class _CastWeight(NamedTuple):
@@ -83,15 +83,15 @@ class _CastWeight(NamedTuple):
         weight: the weight.
         nodes: the nodes that compute in fp32.
         copies: the fp32 copies that stay.
-        is_kept: whether the weight stays in fp16 as well.
-        is_once: whether it is cast when the session is created; otherwise in each run.
+        is_kept: whether the weight also stays in fp16.
+        is_cast_at_load: whether it is cast when the session is created, and not in each run.
     """
 
     weight: Weight
     nodes: list[str]
     copies: list[PackedBuffer]
     is_kept: bool
-    is_once: bool
+    is_cast_at_load: bool
 
     @property
     def copies_bytes(self) -> int:
@@ -123,23 +123,25 @@ def _fp16_value_findings(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding if a run takes less memory with fp32 in place of fp16."""
     sizes = choose_dimensions(ctx.model_file, ctx.sizes)
     if not _has_half_values(ctx) or not ctx.activations_may_exceed(
-        _MIN_RUN_SAVING_BYTES / 4, sizes.of
+        _MIN_RUN_SAVING_BYTES / 4, sizes.by_name
     ):
         return
-    run, in_fp32 = ctx.run(sizes.of), ctx.fp32_run(sizes.of)
-    taken, least = _repeated_run_arena_bytes(run), _repeated_run_arena_bytes(in_fp32)
-    saved = taken - least
-    if saved < max(_MIN_RUN_SAVING_BYTES, _MIN_RUN_SAVING_SHARE * taken):
+    run, fp32_run = ctx.run(sizes.by_name), ctx.fp32_run(sizes.by_name)
+    arena_bytes = _repeated_run_arena_bytes(run)
+    fp32_arena_bytes = _repeated_run_arena_bytes(fp32_run)
+    saved_bytes = arena_bytes - fp32_arena_bytes
+    if saved_bytes < max(_MIN_RUN_SAVING_BYTES, _MIN_RUN_SAVING_SHARE * arena_bytes):
         return
     assumed = ", assumed sizes" if sizes.assumed else ""
-    at = f", at {free_dimensions_text(sizes.of)}{assumed}" if sizes.of else ""
+    sizes_text = f", at {free_dimensions_text(sizes.by_name)}{assumed}" if sizes.by_name else ""
     yield RULE.finding(
         ctx,
-        f"A run takes {format_size(taken)} of the arena, and would take {format_size(least)} with "
-        f"fp32 in place of fp16{at}: {_fp16_replacements_text(ctx, sizes.of)}",
+        f"A run takes {format_size(arena_bytes)} of the arena, and would take "
+        f"{format_size(fp32_arena_bytes)} with fp32 in place of fp16{sizes_text}: "
+        f"{_fp16_replacements_text(ctx, sizes.by_name)}",
         detail="The CPU has few kernels for fp16. The arena keeps what a run takes.",
         nodes=[] if run.peak.node is None else [_peak_node_name(ctx, run)],
-        nbytes=0 if sizes.assumed else saved,
+        nbytes=0 if sizes.assumed else saved_bytes,
         phase="first_run",
         run_bytes=run.peak.peak_bytes,
         remedies=("model-to-fp32",),
@@ -155,7 +157,7 @@ def _has_half_values(ctx: AnalysisContext) -> bool:
 
 
 def _repeated_run_arena_bytes(run: SimulatedRun) -> int:
-    """Return what the arena has after a run and later ones."""
+    """Return the bytes that the arena has after a run and later runs."""
     arena = SimulatedArena()
     arena.serve(run.requests)
     arena.serve_again(run.later.requests)
@@ -219,9 +221,9 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
         return None
     wide = PackedBuffer("cast", prod(weight.shape) * 4)
     nodes = node_names(ctx, casting)
-    is_once = all(is_cast_once(reader.use) for reader in casting)
-    if not is_once:
-        return _CastWeight(weight, nodes, [wide], is_kept=True, is_once=False)
+    is_cast_at_load = all(is_cast_once(reader.use) for reader in casting)
+    if not is_cast_at_load:
+        return _CastWeight(weight, nodes, [wide], is_kept=True, is_cast_at_load=False)
     buffers = [
         packed_buffer(ctx.graphs, ctx.runtime, reader.use, "float", weight.shape)
         for reader in casting
@@ -230,7 +232,7 @@ def _cast_weight(ctx: AnalysisContext, weight: Weight) -> _CastWeight | None:
     if None in buffers:
         copies.append(wide)
     is_kept = len(casting) < len(readers)
-    return _CastWeight(weight, nodes, copies, is_kept=is_kept, is_once=True)
+    return _CastWeight(weight, nodes, copies, is_kept=is_kept, is_cast_at_load=True)
 
 
 def _is_cast_for_reader(reader: WeightReader) -> bool:
@@ -242,18 +244,18 @@ def _cast_weights_finding(ctx: AnalysisContext, cast_weights: list[_CastWeight])
     nodes = [node for cast in cast_weights for node in cast.nodes]
     stored = sum(cast.weight.nbytes for cast in cast_weights)
     copies = sum(cast.copies_bytes for cast in cast_weights)
-    is_once = any(cast.is_once for cast in cast_weights)
+    is_cast_at_load = any(cast.is_cast_at_load for cast in cast_weights)
     subject = counted_weights(names, stored, "fp16 weight")
     are = is_or_are(len(cast_weights))
     size = format_size(copies)
-    how = (
+    casting_text = (
         f"kept in fp32 ({size}), in which the CPU computes"
-        if is_once
+        if is_cast_at_load
         else f"cast to fp32 ({size}) at each run, for"
     )
     packed = sum(cast.packed_bytes for cast in cast_weights)
     total = sum(cast.nbytes for cast in cast_weights)
-    if is_once:
+    if is_cast_at_load:
         detail = f"The fp32 copies take {format_size(copies)} of private memory."
         if packed:
             detail += (
@@ -267,13 +269,13 @@ def _cast_weights_finding(ctx: AnalysisContext, cast_weights: list[_CastWeight])
         )
     return RULE.finding(
         ctx,
-        f"{subject} {are} {how} {some_of(list(dict.fromkeys(nodes)))}",
+        f"{subject} {are} {casting_text} {some_of(list(dict.fromkeys(nodes)))}",
         detail=detail,
         weights=names,
         nodes=nodes,
         nbytes=total if total >= _MIN_CAST_TOTAL_BYTES else 0,
         peak_bytes=max(total, _uncast_peak_reduction(cast_weights)),
-        phase="optimize" if is_once else "first_run",
+        phase="optimize" if is_cast_at_load else "first_run",
         expected=_expected_cast_copies(cast_weights),
         remedies=("model-to-fp32", "fp16-to-fp32", *(("save-prepacked",) if packed else ())),
     )
@@ -285,18 +287,18 @@ def _uncast_peak_reduction(cast_weights: list[_CastWeight]) -> int:
     embedded = [cast.weight.nbytes for cast in cast_weights if cast.weight.storage != "external"]
     wide = [prod(cast.weight.shape) * 4 for cast in cast_weights]
     # Without casts the peak is the conversion of the largest embedded weight.
-    without = sum(stored) + max(embedded, default=0)
+    uncast_bytes = sum(stored) + max(embedded, default=0)
     # A cast is like a folded node: its input is copied, and all results are kept to the end.
-    casting = sum(embedded) + sum(wide) + max(stored)
+    casting_bytes = sum(embedded) + sum(wide) + max(stored)
     packed = [copy.nbytes for cast in cast_weights for copy in cast.copies if copy.kind != "cast"]
     # One weight after another is packed and freed.
-    packing = max(packed, default=0)
+    packing_bytes = max(packed, default=0)
     kept_bytes = sum(cast.weight.nbytes for cast in cast_weights if cast.is_kept)
-    return max(casting, sum(wide) + packing + kept_bytes) - without
+    return max(casting_bytes, sum(wide) + packing_bytes + kept_bytes) - uncast_bytes
 
 
 def _expected_cast_copies(cast_weights: list[_CastWeight]) -> Iterator[ExpectedCopies]:
-    for cast in filter(attrgetter("is_once"), cast_weights):
+    for cast in filter(attrgetter("is_cast_at_load"), cast_weights):
         yield from expected_copies(
             [cast.weight], ((copy.kind, copy.nbytes) for copy in cast.copies)
         )

@@ -130,8 +130,8 @@ def _expected_equal_copies(
     for loaded in weights:
         sizes += [("original", loaded.weight.nbytes)] * loaded.original_copies
     sizes += [(copy.kind, copy.nbytes) for copy in copies]
-    by_kind = expected_copies([loaded.weight for loaded in weights], sizes)
-    return tuple(expected for expected in by_kind if expected.count > 1)
+    copies_of_kinds = expected_copies([loaded.weight for loaded in weights], sizes)
+    return tuple(expected for expected in copies_of_kinds if expected.count > 1)
 
 
 def _identical_weights_finding(ctx: AnalysisContext, waste: _GroupWaste) -> Finding:

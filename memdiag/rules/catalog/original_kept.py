@@ -81,32 +81,34 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
 
     Weights with equal content share their packed buffers and have one finding together.
     """
-    done: set[Weight] = set()
+    grouped: set[Weight] = set()
     for weight in ctx.model_file.weights:
-        if weight in done:
+        if weight in grouped:
             continue
         first = _kernel_packed_weight(ctx, weight)
         if first is None or not (first.loaded.is_read or len(first.buffers) > 1):
             continue
-        equal = [twin for twin in _equal_packed_weights(ctx, weight) if twin not in done]
-        done.update(equal)
+        equal = [twin for twin in _equal_packed_weights(ctx, weight) if twin not in grouped]
+        grouped.update(equal)
         group = [first, *filter(None, (_kernel_packed_weight(ctx, twin) for twin in equal))]
-        kept = [packed for packed in group if packed.loaded.is_read]
-        if kept:
-            yield _original_and_packed_finding(ctx, kept)
-        reported = {key for packed in kept for key in packed.buffers}
-        freed = [
+        kept_weights = [packed for packed in group if packed.loaded.is_read]
+        if kept_weights:
+            yield _original_and_packed_finding(ctx, kept_weights)
+        reported_keys = {key for packed in kept_weights for key in packed.buffers}
+        freed_weights = [
             packed
             for packed in group
-            if not packed.loaded.is_read and not reported >= packed.buffers.keys()
+            if not packed.loaded.is_read and not reported_keys >= packed.buffers.keys()
         ]
         buffers = [
-            buffer for key, buffer in _group_packed_buffers(freed).items() if key not in reported
+            buffer
+            for key, buffer in _group_packed_buffers(freed_weights).items()
+            if key not in reported_keys
         ]
         if len(buffers) > 1 and sum(buffer.nbytes for buffer in buffers) > _group_original_bytes(
-            freed
+            freed_weights
         ):
-            yield _packed_twice_finding(ctx, freed, buffers)
+            yield _packed_twice_finding(ctx, freed_weights, buffers)
 
 
 def _equal_packed_weights(ctx: AnalysisContext, weight: Weight) -> Iterator[Weight]:
@@ -158,16 +160,16 @@ def _original_and_packed_finding(ctx: AnalysisContext, group: list[_PackedWeight
     uses = [use for packed in group for use in packed.loaded.uses]
     reading = [use for use in uses if use.buffer is None]
     packing = [use for use in uses if use.buffer is not None]
-    several = len(group) > 1
-    pronoun, possessive, verb = ("them", "their", "stay") if several else ("it", "its", "stays")
-    as_is = "as they are" if several else "as it is"
-    readers = "they are outputs" if several else "it is an output"
+    is_group = len(group) > 1
+    pronoun, possessive, verb = ("them", "their", "stay") if is_group else ("it", "its", "stays")
+    as_is = "as they are" if is_group else "as it is"
+    readers = "they are outputs" if is_group else "it is an output"
     if reading:
         read = "read" if len(reading) > 1 else "reads"
         readers = f"{some_of(node_names(ctx, reading))} {read} {pronoun} {as_is}"
     pack = "packs" if len(packing) == 1 else "pack"
     size = format_size(group[0].weight.nbytes)
-    note = " each, with the same content" if several else ""
+    note = " each, with the same content" if is_group else ""
     return _kept_original_finding(
         ctx,
         group,
@@ -188,15 +190,15 @@ def _packed_twice_finding(
     packed_bytes = sum(buffer.nbytes for buffer in buffers)
     weights = [packed.weight for packed in group]
     uses = [use for packed in group for use in packed.loaded.uses]
-    several = len(group) > 1
-    note, verb = (" each, with the same content", "are") if several else ("", "is")
+    is_group = len(group) > 1
+    note, verb = (" each, with the same content", "are") if is_group else ("", "is")
     return _kept_original_finding(
         ctx,
         group,
         f"{some_weights(weights)} ({format_size(weights[0].nbytes)}{note}) {verb} packed "
         f"{len(buffers)} times, by {some_of(node_names(ctx, uses))}",
         f"The packed copies take {format_size(packed_bytes)}; without packing "
-        f"{'the originals are' if several else 'one original is'} read by all.",
+        f"{'the originals are' if is_group else 'one original is'} read by all.",
         uses,
         buffers,
         packed_bytes - _group_original_bytes(group),

@@ -19,11 +19,11 @@ script `remove_initializer_from_input.py` does.
 
 ## Not reported
 
-Weights that cost nothing that way, which are most: a MatMul reads an overridable weight
-in place instead of packing it, and Transpose before MatMul is fused (`overridable-weight`
-is even the remedy for a weight that is used as it is and transposed). Convolutions keep a
-BatchNormalization next to them, which costs time, no memory. Models of IR version 3 and
-older, which have to list all initializers; they are constants there. Less than 1 MiB.
+Most overridable weights, because they cost no memory: a MatMul reads such a weight in place
+instead of packing it, and Transpose before MatMul is fused (`overridable-weight` is even the
+remedy for a weight that is used as it is and transposed). Convolutions keep a BatchNormalization
+next to them, which costs time, not memory. Models of IR version 3 and older, which have
+to list all initializers; they are constants there. Less than 1 MiB.
 """
 
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def _overridable_findings(ctx: AnalysisContext, weight: Weight) -> Iterator[Find
         ctx,
         f"{name} ({format_size(weight.nbytes)}) is also a graph input, so that {some_of(nodes)} "
         "cannot be folded: it is computed in every run",
-        detail="The weight stays besides the copy that each run makes in the arena."
+        detail="The weight stays next to the copy that each run makes in the arena."
         + (
             _CRASH_SENTENCE.format(ctx.runtime)
             if _has_optimizer_crash(ctx, weight, readers)
@@ -115,9 +115,9 @@ def _is_transpose_fused(reader: WeightReader, readers: tuple[WeightReader, ...])
     output."""
     if reader.node.op_type != "Transpose":
         return False
-    behind = [
+    following_readers = [
         following
         for following in readers
         if following.path and following.path[-1].node == reader.node
     ]
-    return all(following.node.op_type in TRANSPOSE_FUSED_INTO for following in behind)
+    return all(following.node.op_type in TRANSPOSE_FUSED_INTO for following in following_readers)

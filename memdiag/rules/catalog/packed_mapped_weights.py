@@ -106,7 +106,7 @@ def _may_stay_mapped(weight: Weight) -> bool:
 def _packed_mapped_weight(
     ctx: AnalysisContext, weight: Weight, shared: set[Hashable]
 ) -> _PackedMappedWeight | None:
-    """Return `weight` with its packed copies that are not in `shared`, which gets them."""
+    """Return `weight` with its packed copies that are not yet in `shared`, and add them there."""
     if not ctx.session.is_freed(weight):
         return None
     uses = ctx.session.weight(weight).uses
@@ -120,12 +120,14 @@ def _packed_mapped_weight(
         buffers[content, buffer, use.kernel] = buffer
     if not buffers:
         return None
-    new = [buffer for key, buffer in buffers.items() if key not in shared]
+    unshared = [buffer for key, buffer in buffers.items() if key not in shared]
     shared.update(buffers)
     nodes = node_names(ctx, uses)
     kind = next(iter(buffers.values())).kind
-    nbytes = sum(buffer.nbytes for buffer in new)
-    return _PackedMappedWeight(qualified_name(weight), weight.nbytes, nodes, kind, len(new), nbytes)
+    nbytes = sum(buffer.nbytes for buffer in unshared)
+    return _PackedMappedWeight(
+        qualified_name(weight), weight.nbytes, nodes, kind, len(unshared), nbytes
+    )
 
 
 def _packed_mapped_finding(

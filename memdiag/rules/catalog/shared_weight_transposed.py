@@ -106,27 +106,22 @@ class _TransposedCopy(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each weight that stays in memory both transposed and in another form."""
-    by_weight: dict[Weight, list[_TransposedCopy]] = defaultdict(list)
+    copies_by_weight: dict[Weight, list[_TransposedCopy]] = defaultdict(list)
     for fold in ctx.folds:
-        # Besides the weight there are the axes and shapes that a Reshape reads.
+        # A fold also reads small weights, such as the shape of a Reshape.
         large = [weight for weight in fold.weights if weight.nbytes >= _MIN_TRANSPOSED_COPY_BYTES]
         if len(large) == 1 and fold.stays and fold.nbytes >= _MIN_TRANSPOSED_COPY_BYTES:
             transpose = _transposing_node_name(ctx, fold)
             if transpose:
                 copy = _TransposedCopy(ctx.session.result(fold), transpose)
-                by_weight[large[0]].append(copy)
+                copies_by_weight[large[0]].append(copy)
     used_twice = {
         weight: copies
-        for weight, copies in by_weight.items()
-        if _is_original_used(ctx.session.weight(weight)) or len(copies) > 1
+        for weight, copies in copies_by_weight.items()
+        if ctx.session.weight(weight).is_used or len(copies) > 1
     }
     for group in _equal_content_groups(ctx, list(used_twice)):
         yield from _transposed_copy_findings(ctx, {weight: used_twice[weight] for weight in group})
-
-
-def _is_original_used(loaded: LoadedWeight) -> bool:
-    """Return whether a node that is not folded uses the weight."""
-    return bool(loaded.uses) or loaded.is_exposed
 
 
 def _equal_content_groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterator[list[Weight]]:
@@ -150,13 +145,13 @@ def _equal_content_groups(ctx: AnalysisContext, weights: list[Weight]) -> Iterat
 
 
 def _transposed_copy_findings(
-    ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
+    ctx: AnalysisContext, copies_by_weight: dict[Weight, list[_TransposedCopy]]
 ) -> Iterator[Finding]:
-    weights = list(by_weight)
-    costs = _TransposeCosts(ctx, by_weight)
+    weights = list(copies_by_weight)
+    costs = _TransposeCosts(ctx, copies_by_weight)
     if costs.nbytes < _MIN_TRANSPOSED_COPY_BYTES:
         return
-    copies = [copy for several in by_weight.values() for copy in several]
+    copies = [copy for weight_copies in copies_by_weight.values() for copy in weight_copies]
     transposes = [copy.transpose for copy in copies]
     nodes = node_names(ctx, [use for loaded in costs.weights for use in loaded.uses])
     readers = node_names(ctx, [use for copy in copies for use in copy.result.uses])
@@ -184,51 +179,51 @@ def _transposed_copy_message(
     *,
     is_output: bool,
 ) -> str:
-    users = some_of(nodes) if nodes else "the graph's output" if is_output else ""
+    users_text = some_of(nodes) if nodes else "the graph's output" if is_output else ""
     through = some_of(list(dict.fromkeys(transposes)))
-    by = f" by {some_of(readers)}" if readers else ""
-    several = len(weights) > 1
-    as_is = "as they are" if several else "as it is"
-    used = f"{as_is} by {users} and{by}" if users else by[1:]
+    readers_text = f" by {some_of(readers)}" if readers else ""
+    is_group = len(weights) > 1
+    as_is = "as they are" if is_group else "as it is"
+    uses_text = f"{as_is} by {users_text} and{readers_text}" if users_text else readers_text[1:]
     copies = f"{len(transposes)} transposed copies" if len(transposes) > 1 else "a transposed copy"
     size = format_size(weights[0].nbytes)
-    subject = f"({size} each, with the same content) are" if several else f"({size}) is"
+    subject = f"({size} each, with the same content) are" if is_group else f"({size}) is"
     return (
-        f"{some_weights(weights)} {subject} used {used} through {through}, "
-        f"which {'are' if several else 'is'} folded to {copies}."
+        f"{some_weights(weights)} {subject} used {uses_text} through {through}, "
+        f"which {'are' if is_group else 'is'} folded to {copies}."
     )
 
 
 class _TransposeCosts:
-    """The memory of a weight that is also used transposed, or of several with equal content.
+    """The memory of a weight that is also used transposed, or of several weights of equal content.
 
     Attributes:
-        weights: the weights with their transposed copies as only results of folding.
+        weights: the weights; their transposed copies are their only results of folding.
         originals, transposed, packed: the sizes of the copies that stay.
         nbytes: the memory beyond one copy of each weight at steady state.
         peak_bytes: the memory beyond one copy of each weight at the peak.
     """
 
     def __init__(
-        self, ctx: AnalysisContext, by_weight: dict[Weight, list[_TransposedCopy]]
+        self, ctx: AnalysisContext, copies_by_weight: dict[Weight, list[_TransposedCopy]]
     ) -> None:
         session = ctx.session
         self._runtime = ctx.runtime
-        content = next(iter(by_weight))
+        content = next(iter(copies_by_weight))
         self.weights = [
             replace(
                 session.weight(weight), results=tuple(copy.result for copy in copies)
             ).with_content_key(content)
-            for weight, copies in by_weight.items()
+            for weight, copies in copies_by_weight.items()
         ]
         results = [result for loaded in self.weights for result in loaded.results]
-        # The original is freed if nothing reads it, and if all that reads it packs it.
+        # The original is freed if nothing reads it, or if every kernel that reads it packs it.
         self.originals = [loaded.weight.nbytes for loaded in self.weights if loaded.is_read]
         self.transposed = [result.fold.nbytes for result in results if not result.is_freed]
         constants = [constant for loaded in self.weights for constant in (loaded, *loaded.results)]
         self.packed = [buffer.nbytes for buffer in packed_buffers(constants)]
-        kept = sum(self.originals) + sum(self.transposed) + sum(self.packed)
-        self.nbytes = max(kept - sum(loaded.weight.nbytes for loaded in self.weights), 0)
+        kept_bytes = sum(self.originals) + sum(self.transposed) + sum(self.packed)
+        self.nbytes = max(kept_bytes - sum(loaded.weight.nbytes for loaded in self.weights), 0)
         unpacked = [LoadedWeight.unpacked(loaded.weight) for loaded in self.weights]
         self.peak_bytes = ctx.peak_reduction(self.weights, unpacked)
 

@@ -51,14 +51,14 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     weights = [weight for weight in ctx.model_file.weights if weight.origin == "sparse"]
     if not weights:
         return
-    stored = dict(_stored_sparse_sizes(ctx.model_file.graph))
+    stored_bytes = dict(_stored_sparse_sizes(ctx.model_file.graph))
     used = [weight for weight in weights if ctx.readers(weight)]
     saving_bytes = 0
     for weight in used:
         if not ctx.session.is_freed(weight):
             saving_bytes += weight.nbytes
         if ctx.runtime >= SPARSE_KEPT_SINCE:
-            saving_bytes += stored.get((weight.graph, weight.name), 0)
+            saving_bytes += stored_bytes.get((weight.graph, weight.name), 0)
     if saving_bytes < _MIN_SPARSE_SAVING_BYTES:
         return
     used.sort(key=lambda weight: -weight.nbytes)
@@ -66,7 +66,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     yield RULE.finding(
         ctx,
         f"{counted(len(used), 'sparse weight')} ({some_of(names)}:"
-        f" {_densified_sizes_text(used, stored)}) "
+        f" {_densified_sizes_text(used, stored_bytes)}) "
         f"{is_or_are(len(used))} expanded to dense arrays in private memory",
         detail="Dense external data of the same size would be mapped and shared.",
         weights=names,
@@ -75,9 +75,10 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     )
 
 
-def _densified_sizes_text(weights: list[Weight], stored: dict[tuple[str, str], int]) -> str:
-    small = sum(stored.get((weight.graph, weight.name), 0) for weight in weights)
-    return f"{format_size(small)} become {format_size(sum(weight.nbytes for weight in weights))}"
+def _densified_sizes_text(weights: list[Weight], stored_bytes: dict[tuple[str, str], int]) -> str:
+    sparse = sum(stored_bytes.get((weight.graph, weight.name), 0) for weight in weights)
+    dense = sum(weight.nbytes for weight in weights)
+    return f"{format_size(sparse)} become {format_size(dense)}"
 
 
 def _stored_sparse_sizes(main: Graph) -> Iterator[tuple[tuple[str, str], int]]:

@@ -89,14 +89,14 @@ def _stored_transpose_finding(ctx: AnalysisContext, weight: Weight, transposed: 
     external = (matrix for matrix in pair if matrix.storage == "external")
     single = LoadedWeight.unpacked(next(external, weight))
     is_listed = all(is_listed_by_name(ctx, matrix) for matrix in pair)
-    kept = f"originals of {format_size(originals * size)}" if originals else "no original"
-    copies = f"copies of {format_size(folded + packed)}" if folded + packed else "no copies"
+    originals_text = f"originals of {format_size(originals * size)}" if originals else "no original"
+    copies_text = f"copies of {format_size(folded + packed)}" if folded + packed else "no copies"
     return RULE.finding(
         ctx,
         f"{qualified_name(transposed)} ({format_size(size)}, {list(transposed.shape)}) is the "
         f"transpose of {qualified_name(weight)}, stored a second time.",
         detail=(
-            f"onnxruntime {ctx.runtime} keeps {kept} and {copies}, "
+            f"onnxruntime {ctx.runtime} keeps {originals_text} and {copies_text}, "
             f"where one matrix of {format_size(size)} would do."
         ),
         weights=map(qualified_name, pair),
@@ -114,7 +114,7 @@ def _expected_matrix_copies(
     """Return the copies of both matrices that an X-ray should list."""
     sizes: list[tuple[CopyKind, int]] = []
     for index, matrix in enumerate(loaded):
-        # In memory the second one is the first one's transpose, in a mapped file it is itself.
+        # In memory the second matrix is a transpose of the first, in a mapped file an original.
         is_transposed = index == 1 and matrix.weight.storage != "external"
         kind: CopyKind = "transposed" if is_transposed else "original"
         sizes += [(kind, matrix.weight.nbytes)] * matrix.original_copies

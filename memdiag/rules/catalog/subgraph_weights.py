@@ -65,23 +65,23 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     in_branches = {
         weight for group in mergeable_groups(ctx) if is_in_branches(ctx, group) for weight in group
     }
-    by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
+    weights_by_node: dict[tuple[Scope, Node], list[LoadedWeight]] = defaultdict(list)
     for weight in ctx.model_file.weights:
         if weight in in_branches or weight.origin == "attribute":
             continue
         if subgraph_depth(ctx.graphs, weight):
-            by_node[_outermost_owner(ctx, weight)].append(ctx.session.weight(weight))
-    for (scope, node), weights in by_node.items():
+            weights_by_node[_outermost_owner(ctx, weight)].append(ctx.session.weight(weight))
+    for (scope, node), weights in weights_by_node.items():
         costly = [
             loaded
             for loaded in weights
             if loaded.weight.nbytes >= _MIN_SUBGRAPH_WEIGHT_BYTES
             and (loaded.stale_copies or loaded.is_kept)
         ]
-        copies = sum(
+        copies_bytes = sum(
             (loaded.stale_copies + loaded.is_kept) * loaded.weight.nbytes for loaded in costly
         )
-        if copies >= MIN_EQUAL_BYTES:
+        if copies_bytes >= MIN_EQUAL_BYTES:
             costly.sort(key=lambda loaded: -loaded.weight.nbytes)
             yield _subgraph_weights_finding(ctx, scope, node, costly)
 
@@ -102,8 +102,8 @@ def _subgraph_weights_finding(
     ctx: AnalysisContext, scope: Scope, node: Node, costly: Sequence[LoadedWeight]
 ) -> Finding:
     weights = tuple(loaded.weight for loaded in costly)
-    stale = sum(loaded.stale_copies * loaded.weight.nbytes for loaded in costly)
-    kept = sum(loaded.weight.nbytes for loaded in costly if loaded.is_kept)
+    stale_bytes = sum(loaded.stale_copies * loaded.weight.nbytes for loaded in costly)
+    kept_bytes = sum(loaded.weight.nbytes for loaded in costly if loaded.is_kept)
     size = sum(weight.nbytes for weight in weights)
     noun = "weight" if len(weights) == 1 else "weights"
     hoisted = [replace(loaded, depth=0) for loaded in costly]
@@ -111,11 +111,11 @@ def _subgraph_weights_finding(
         ctx,
         f"The subgraphs of {ctx.graphs.qualified(scope, node)} own {len(weights)} {noun} "
         f"({format_size(size)}): {some_weights(weights)}.",
-        detail=_subgraph_copies_detail(ctx, stale, kept),
+        detail=_subgraph_copies_detail(ctx, stale_bytes, kept_bytes),
         weights=map(qualified_name, weights),
         nodes=(ctx.graphs.qualified(scope, node),),
         graph=weights[0].graph,
-        nbytes=stale + kept,
+        nbytes=stale_bytes + kept_bytes,
         peak_bytes=ctx.peak_reduction(costly, hoisted),
         phase="initialize",
         expected=_expected_subgraph_copies(ctx, weights),

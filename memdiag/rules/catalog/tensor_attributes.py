@@ -70,11 +70,11 @@ class _LargeAttribute(NamedTuple):
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield a finding for each node whose attributes take much memory."""
-    tensors: dict[tuple[str, str], list[Weight]] = {}
+    tensors_by_node: dict[tuple[str, str], list[Weight]] = {}
     for weight in ctx.model_file.weights:
         if weight.origin == "attribute" and weight.nbytes >= _MIN_ATTRIBUTE_TENSOR_BYTES:
             node_name = weight.name.rpartition(".")[0]
-            tensors.setdefault((weight.graph, node_name), []).append(weight)
+            tensors_by_node.setdefault((weight.graph, node_name), []).append(weight)
     for path, scope in ctx.graphs:
         if scope.is_function:
             continue
@@ -82,21 +82,22 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         for node in scope.nodes:
             if node.op_type == "Constant" or not node.has_attributes:
                 continue
-            kept = list(_large_attributes(ctx.model_file, node))
-            total = sum(attribute.nbytes for attribute in kept) * copies
+            attributes = list(_large_attributes(ctx.model_file, node))
+            total = sum(attribute.nbytes for attribute in attributes) * copies
             if total < _MIN_ATTRIBUTE_BYTES:
                 continue
             name = qualified_label(path, node.label)
-            largest = sorted(kept, key=lambda attribute: -attribute.nbytes)
-            named = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
+            largest = sorted(attributes, key=lambda attribute: -attribute.nbytes)
+            tensors = tensors_by_node.get((path, node.label), [])
+            parts = [f"{attribute.name} {format_size(attribute.nbytes)}" for attribute in largest]
             yield RULE.finding(
                 ctx,
                 f"{_name_with_operator(name, node)} keeps its attributes "
-                f"with {format_size(total)} after its kernel has read them ({some_of(named)})",
+                f"with {format_size(total)} after its kernel has read them ({some_of(parts)})",
                 detail=f"They are in memory {copies} times, as the node is in a subgraph."
                 if copies > 1
                 else "",
-                weights=[qualified_name(weight) for weight in tensors.get((path, node.label), ())],
+                weights=map(qualified_name, tensors),
                 nodes=[name],
                 graph=path,
                 nbytes=total,
@@ -108,7 +109,7 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
                         count=copies,
                         bytes=weight.nbytes * copies,
                     )
-                    for weight in tensors.get((path, node.label), ())
+                    for weight in tensors
                 ),
                 remedies=None if node.op_type in _TREE_OPERATORS else (),
             )

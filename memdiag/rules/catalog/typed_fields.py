@@ -44,7 +44,7 @@ RULE = Rule(
 _MIN_FIELD_OVERHEAD_BYTES = 8 * MIB
 _FIELD_NUMBER_BYTES = {"int32_data": 4, "uint64_data": 8}
 _CONSTANT_TENSOR_COPIES, _SUBGRAPH_TENSOR_COPIES = 2, 3
-"""How often a Constant's or a subgraph's tensor is there at the end of parsing (1.24 to 1.32.0)."""
+"""Copies of a Constant's or a subgraph's tensor at the end of parsing (1.24 to 1.32.0)."""
 
 
 def detect(ctx: AnalysisContext) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _field_bytes(weight: Weight) -> int:
     number = _FIELD_NUMBER_BYTES.get(element.field, 0)
     if element.bits >= number * 8:
         return 0
-    # Elements of less than a byte share one as in raw_data, but for those of six bits.
+    # Elements of less than a byte share a byte, as in raw_data, except for elements of six bits.
     count = prod(weight.shape) if element.bits == 6 else weight.nbytes * 8 // max(element.bits, 8)
     return count * number
 

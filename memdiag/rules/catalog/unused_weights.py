@@ -67,9 +67,9 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
     """Yield at most three findings: for weights dropped at load, never read, and read by dead
     nodes."""
     used = ctx.used_values
-    dropped: list[Weight] = []
-    unread: list[_UnneededCopies] = []
-    of_dead_nodes: list[_UnneededCopies] = []
+    dropped_weights: list[Weight] = []
+    unread_copies: list[_UnneededCopies] = []
+    dead_node_copies: list[_UnneededCopies] = []
     dead_readers: list[WeightReader] = []
     for weight in ctx.model_file.weights:
         if weight.origin not in ("initializer", "constant") or not weight.nbytes:
@@ -81,16 +81,16 @@ def detect(ctx: AnalysisContext) -> Iterator[Finding]:
         if any(map(used.is_read, values)):
             readers = ctx.session.remaining_readers(weight)
             dead_readers += readers
-            of_dead_nodes += _copies_for_dead_nodes(ctx, weight, readers)
+            dead_node_copies += _copies_for_dead_nodes(ctx, weight, readers)
         elif is_embedded and (weight.graph or ctx.graphs.is_overridable(weight)):
-            unread.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
+            unread_copies.append(_UnneededCopies(weight, "original", 1, weight.nbytes))
         elif is_embedded:
-            dropped.append(weight)
-    yield from _resident_unused_findings(ctx, unread, "that nothing reads")
+            dropped_weights.append(weight)
+    yield from _resident_unused_findings(ctx, unread_copies, "that nothing reads")
     yield from _resident_unused_findings(
-        ctx, of_dead_nodes, "that only nodes with unused outputs read", dead_readers
+        ctx, dead_node_copies, "that only nodes with unused outputs read", dead_readers
     )
-    yield from _dropped_weight_findings(ctx, dropped)
+    yield from _dropped_weight_findings(ctx, dropped_weights)
 
 
 def _copies_for_dead_nodes(
@@ -98,7 +98,7 @@ def _copies_for_dead_nodes(
 ) -> Iterator[_UnneededCopies]:
     """Yield the copies of a weight whose `readers` all have unused outputs."""
     is_embedded = weight.storage != "external"
-    # The node that contains a subgraph has a copy of the subgraph's weights besides.
+    # The node that contains a subgraph also has a copy of the subgraph's weights.
     count = int(bool(weight.graph) and is_embedded)
     if is_embedded and readers:
         count += not ctx.session.is_freed(weight)
@@ -150,14 +150,14 @@ def _dropped_weight_findings(ctx: AnalysisContext, dropped: Sequence[Weight]) ->
     if total < _MIN_UNUSED_PEAK_BYTES:
         return
     unused = frozenset(dropped)
-    # The largest weight is there twice while it is converted, with and without the others.
+    # The largest weight is in memory twice while it is converted, also without the unused ones.
     used = (weight for weight in ctx.model_file.weights if weight not in unused)
     largest = max((weight.nbytes for weight in used if weight.storage != "external"), default=0)
     peak = total - largest
     if peak < _MIN_UNUSED_PEAK_BYTES:
         return
-    by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
-    names = list(map(qualified_name, by_size))
+    dropped_by_size = sorted(dropped, key=lambda weight: -weight.nbytes)
+    names = list(map(qualified_name, dropped_by_size))
     yield RULE.finding(
         ctx,
         f"{counted(len(dropped), 'weight')} that nothing reads ({some_of(names)}: "

@@ -17,8 +17,8 @@ share.
 
 `hoist-subgraph-weights`: move one copy to the main graph, where all branches can see it,
 and drop the others (`deduplicate`). Both the stale copies and the repetition are gone
-then. `hoist-shallow-weights` leaves those alone that a body within a body reads, for which
-the runtime packs no weight of the main graph.
+then. `hoist-shallow-weights` leaves weights alone that a body within a body reads: there
+the runtime does not pack a weight of the main graph.
 
 ## Not reported
 
@@ -91,9 +91,9 @@ def _branch_weights_finding(
     if nbytes:
         needed = "one is needed" if any(loaded.is_read for loaded in weights) else "none is needed"
         stale = sum(loaded.stale_copies for loaded in weights)
-        parts = f", {stale} of them unused, in nodes that contain a subgraph" if stale else ""
+        unused_text = f", {stale} of them unused, in nodes that contain a subgraph" if stale else ""
         detail = (
-            f"onnxruntime {ctx.runtime} keeps {originals} originals{parts}; "
+            f"onnxruntime {ctx.runtime} keeps {originals} originals{unused_text}; "
             f"{needed} once a single weight is in the main graph."
         )
     else:

@@ -123,15 +123,15 @@ def _two_names_findings(
     ctx: AnalysisContext, weight: Weight, all_copies: list[_NamedCopy]
 ) -> Iterator[Finding]:
     size = weight.nbytes
-    kept = [copy for copy in all_copies if _is_copy_kept(ctx, weight, copy)]
+    kept_copies = [copy for copy in all_copies if _is_copy_kept(ctx, weight, copy)]
     copies = all_copies[1:]
     if weight.storage == "external":
         # The weight itself stays mapped: it is resident only as far as it is read.
-        extra = sum(copy in kept for copy in copies)
+        extra_count = sum(copy in kept_copies for copy in copies)
     else:
-        extra = max(len(kept) - 1, 0)
-    at_peak = max(len(copies) if kept else 0, extra)
-    if not at_peak:
+        extra_count = max(len(kept_copies) - 1, 0)
+    peak_count = max(len(copies) if kept_copies else 0, extra_count)
+    if not peak_count:
         return
     name = qualified_name(weight)
     identities = node_names(ctx, [copy.identity for copy in copies if copy.identity])
@@ -140,13 +140,13 @@ def _two_names_findings(
         f"{name} ({format_size(size)}) is copied {counted(len(copies), 'time')}: one node's bodies"
         f" read it under another name as well, by {some_of(identities)}",
         detail=f"onnxruntime {ctx.runtime} folds the Identity instead of dropping it: the peak is"
-        f" {format_size(at_peak * size)} higher than necessary.",
+        f" {format_size(peak_count * size)} higher than necessary.",
         weights=[name],
         nodes=identities,
-        nbytes=extra * size,
-        peak_bytes=at_peak * size,
+        nbytes=extra_count * size,
+        peak_bytes=peak_count * size,
         phase="constant_fold",
-        expected=_expected_named_copies(weight, kept),
+        expected=_expected_named_copies(weight, kept_copies),
     )
 
 

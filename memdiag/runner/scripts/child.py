@@ -14,8 +14,8 @@ In a job with `generation` the first run is the prompt, and each later run recei
 run before it. Before `first_run` and `steady`, the events `cache` (without waiting) have the
 addresses of the values that are fed; the first of several has `first`.
 
-In a job that `records_device`, events about the device (see `device`) precede the steps, an error
-as well, and after `end` the session is deleted for a last one, `deleted`. If the field
+In a job that `records_device`, events about the device (see `device`) precede each step and an
+error, and after `end` the session is deleted for one more step, `deleted`. If the field
 `has_device` of `end` is true, the parent may answer it with requests to `copy` address ranges of
 the device, each of which gets an event `device_block`, before it lets us continue.
 
@@ -76,9 +76,9 @@ class ParentChannel:
     def __init__(self) -> None:
         # The model's libraries may print or read: they get the log and nothing.
         self._in = os.fdopen(os.dup(0), "rb", buffering=0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        null_device = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null_device, 0)
+        os.close(null_device)
         os.dup2(2, 1)
         self._mark = EVENT_MARK
 
@@ -123,10 +123,17 @@ def die_with_parent(parent: int) -> None:
 def convert(current: Any, text: str, name: str) -> Any:
     """Return `text` as the type of the attribute's `current` value."""
     if isinstance(current, bool):
-        words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-        if text.lower() not in words:
+        bool_by_text = {
+            "1": True,
+            "true": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "off": False,
+        }
+        if text.lower() not in bool_by_text:
             raise ValueError(f"session option {name} must be true or false, not {text!r}")
-        return words[text.lower()]
+        return bool_by_text[text.lower()]
     if isinstance(current, int):
         return int(text)
     if isinstance(current, str):
@@ -134,8 +141,8 @@ def convert(current: Any, text: str, name: str) -> Any:
     members = getattr(type(current), "__members__", None)
     if members:
         for member, value in members.items():
-            short = member.replace("ORT_", "")
-            if text.upper() in (member, short, short.replace("ENABLE_", "")):
+            short_name = member.replace("ORT_", "")
+            if text.upper() in (member, short_name, short_name.replace("ENABLE_", "")):
                 return value
         raise ValueError(
             "session option {} takes one of {}, not {!r}".format(name, ", ".join(members), text)
@@ -150,24 +157,24 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
         if name == "register_custom_ops_library":
             options.register_custom_ops_library(text)
             continue
-        current = None if name.startswith("_") else getattr(options, name, None)
-        if current is not None and not callable(current):
-            setattr(options, name, convert(current, text, name))
+        current_value = None if name.startswith("_") else getattr(options, name, None)
+        if current_value is not None and not callable(current_value):
+            setattr(options, name, convert(current_value, text, name))
         elif "." in name:
             options.add_session_config_entry(name, text)
         else:
             import difflib  # its memory would count to the measured process
 
             names = [
-                known
-                for known in dir(options)
-                if not known.startswith("_") and not callable(getattr(options, known))
+                attribute
+                for attribute in dir(options)
+                if not attribute.startswith("_") and not callable(getattr(options, attribute))
             ]
-            close = difflib.get_close_matches(name, names, 1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
+            close_names = difflib.get_close_matches(name, names, 1)
+            suggestion = f" (did you mean {close_names[0]}?)" if close_names else ""
             raise ValueError(
                 "there is no session option called {}{}; this onnxruntime has {} and config entries"
-                " such as session.disable_prepacking".format(name, meant, ", ".join(names))
+                " such as session.disable_prepacking".format(name, suggestion, ", ".join(names))
             )
     if job.get("shared_arena"):
         share_arena(onnxruntime, options)
@@ -177,12 +184,12 @@ def session_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
 
 def share_arena(onnxruntime: Any, options: Any) -> None:
     """Register an arena that grows by the requested size only, and have the session use it."""
-    kinds = onnxruntime.capi.onnxruntime_pybind11_state
-    info = kinds.OrtMemoryInfo(
-        "Cpu", kinds.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, kinds.OrtMemType.DEFAULT
+    bindings = onnxruntime.capi.onnxruntime_pybind11_state
+    memory_info = bindings.OrtMemoryInfo(
+        "Cpu", bindings.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, bindings.OrtMemType.DEFAULT
     )
-    # No limit; extend by the same size as requested; chunk sizes as they are by default.
-    onnxruntime.create_and_register_allocator(info, kinds.OrtArenaCfg(0, 1, -1, -1))
+    # No limit; extend by the requested size; default sizes of chunks.
+    onnxruntime.create_and_register_allocator(memory_info, bindings.OrtArenaCfg(0, 1, -1, -1))
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 
@@ -195,7 +202,7 @@ def run_options(onnxruntime: Any, job: dict[str, Any]) -> Any:
 
 
 def check_providers(onnxruntime: Any, names: list[str]) -> None:
-    """Refuse a provider that this runtime lacks: it would only warn and take another."""
+    """Refuse a provider that this runtime lacks: the runtime would only warn and use another."""
     available = onnxruntime.get_available_providers()
     for name in names:
         if name not in available:
@@ -276,7 +283,7 @@ def send_cache(channel: ParentChannel, cache: kv_cache.Generation | None) -> Non
 
 
 def device_recorder(channel: ParentChannel, job: dict[str, Any], runtime: Any) -> Any:
-    """Return what reports the device, if the job asks for it; else None, and nothing is loaded."""
+    """Return the recorder of the device; None, without loading it, if the job does not need it."""
     if not job["records_device"]:
         return None
     sys.path.insert(0, SCRIPTS_FOLDER)
@@ -329,7 +336,7 @@ def first_run(
     later: Any,
     options: Any,
 ) -> kv_cache.Generation | None:
-    """Run with `feeds`; return the cache of a generation, whose steps get `later` as well."""
+    """Run with `feeds`; return the cache of a generation, whose steps also get `later`."""
     outputs, latency_s = timed_run(run, feeds, options)
     cache = None
     if job["generation"] is not None:
@@ -360,7 +367,7 @@ def later_runs(
         outputs, latency_s = timed_run(run, feeds, options)
         if cache is not None:
             cache.keep(outputs)
-            feeds = {}  # the past is not needed any more
+            feeds = {}  # the past is no longer needed
         outputs = None
         mark_device(recorder, "run", inputs_name(job, number + 1))
         channel.step("run", latency_s=latency_s)
@@ -416,7 +423,7 @@ def main() -> None:
             contents.Contents(numpy, values, entries)
             for values, entries in zip(later, job["later_feeds"] or [job["feeds"]])  # noqa: B905 # Python 3.9
         ]
-        of_run = run_options(onnxruntime, job)
+        options_of_runs = run_options(onnxruntime, job)
         channel.step("ready")
 
         stage = "create"
@@ -431,12 +438,14 @@ def main() -> None:
         if job["runs"] is not None:
             stage = "run"
             run = runner(onnxruntime, session)
-            cache = first_run(channel, recorder, job, session, run, feeds, later[0], of_run)
-            # The arena's regions are logged as information; nobody asks for those of the host.
+            cache = first_run(
+                channel, recorder, job, session, run, feeds, later[0], options_of_runs
+            )
+            # Regions of arenas are logged at level INFO. They are needed only for a device.
             severity = SEVERITY_WARNING if recorder is None else SEVERITY_INFO
             onnxruntime.set_default_logger_severity(severity)
-            of_run.log_severity_level = SEVERITY_WARNING
-            later_runs(channel, recorder, job, run, varied, later, cache, of_run)
+            options_of_runs.log_severity_level = SEVERITY_WARNING
+            later_runs(channel, recorder, job, run, varied, later, cache, options_of_runs)
 
         stage = "trim"
         channel.step("trimmed", possible=trim())

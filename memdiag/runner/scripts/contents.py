@@ -8,7 +8,7 @@ whose import would add 7 MB to the process that is measured, and they are the sa
   run, so that values change by less than 1 % and exponents stay as they are;
 - integers in a range: all are moved by the same number, modulo the range;
 - texts get the number of the run;
-- once all numbers were used, one element changes by itself, in each round another.
+- once all numbers were used, one more element changes, another one in each round.
 
 Constructors change nothing, but execute the code of a change, so that its pages, too, are resident
 before the first reading of the memory.
@@ -46,9 +46,9 @@ class Floats:
         """Change contents number `number` - 1 to contents number `number`."""
         array, bits = self._array, self._bits
         array ^= array.dtype.type((number * WEYL & bits) ^ ((number - 1) * WEYL & bits))
-        used, rest = divmod(number, bits + 1)
-        if not rest and array.size > 1:
-            array[used % array.size] ^= array.dtype.type(1)
+        round_number, number_in_round = divmod(number, bits + 1)
+        if not number_in_round and array.size > 1:
+            array[round_number % array.size] ^= array.dtype.type(1)
 
 
 class Integers:
@@ -73,10 +73,10 @@ class Integers:
         array, span = self._array, self._span
         for start in range(0, array.size, CHUNK):
             self._move_part(array[start : start + CHUNK], WEYL % span)
-        used, rest = divmod(number, span)
-        if not rest and array.size > 1:
-            first = used % array.size
-            self._move_part(array[first : first + 1], 1)
+        round_number, number_in_round = divmod(number, span)
+        if not number_in_round and array.size > 1:
+            start_of_part = round_number % array.size
+            self._move_part(array[start_of_part : start_of_part + 1], 1)
 
     def _move_part(self, part: Any, step: int) -> None:
         """Add `step` to each integer of `part`, modulo the range."""
@@ -91,9 +91,9 @@ class Integers:
 class Texts:
     """The texts of an array: new Python strings in each run, as each call of a program has them.
 
-    Up to 1.20 onnxruntime never released such a string; texts of numpy's fixed width it did
-    (https://github.com/microsoft/onnxruntime/issues/22271). The same strings would cost nothing in
-    the next run.
+    Up to 1.20 onnxruntime never released such a string, but did release texts of numpy's fixed
+    width (https://github.com/microsoft/onnxruntime/issues/22271). The same strings would cost
+    nothing in the next run.
 
     Args:
         array: an array of Python strings, which are replaced.
@@ -142,5 +142,5 @@ class Contents:
     def change(self) -> None:
         """Change the contents of all arrays."""
         self._number += 1
-        for each in self._arrays:
-            each.change(self._number)
+        for array in self._arrays:
+            array.change(self._number)

@@ -52,12 +52,14 @@ class Runner:
         self._options = child.run_options(onnxruntime, job)
         self._session: Any = None
         self._run: Any = None
-        self._sets = [child.load_inputs(onnxruntime, numpy, each) for each in job["feed_sets"]]
+        self._sets = [
+            child.load_inputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]
+        ]
         self._contents = [
             contents.Contents(numpy, feeds, entries)
             for feeds, entries in zip(self._sets, job["feed_sets"])  # noqa: B905 # Python 3.9
         ]
-        self._done = self._last = 0
+        self._run_count = self._last_set = 0
         self._figures = memoryview(bytearray(24 * job["max_batch"]))
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
 
@@ -74,44 +76,44 @@ class Runner:
     def run(self, times: int, reload: bool, path: str) -> None:
         """Run, and write resident pages, shared pages and microseconds of each run to `path`.
 
-        The runs until an exception are written as well. A batch allocates nothing that it frees:
+        If a run fails, the runs before it are written. A batch allocates nothing that it frees:
         freed small blocks look like blocks in use, because malloc caches them for each thread.
         """
-        done = 0
+        run_count = 0
         try:
-            for done in range(times):
-                self._measure_run(done, reload)
-            done = times
+            for run_count in range(times):
+                self._measure_run(run_count, reload)
+            run_count = times
         finally:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.write(file, self._figures[: 24 * done])
+            os.write(file, self._figures[: 24 * run_count])
             os.close(file)
 
     def value_prefixes(self) -> list[tuple[str, str]]:
         """Return (description, first bytes in hexadecimal) of the last inputs and their outputs."""
-        feeds = self._sets[self._last]
-        found = [(f"input {name!r}", prefix_of(value)) for name, value in feeds.items()]
+        feeds = self._sets[self._last_set]
+        prefixes = [(f"input {name!r}", prefix_of(value)) for name, value in feeds.items()]
         names = [output.name for output in self._session.get_outputs()]
         outputs = self._run(None, feeds, self._options)
-        found += [(f"output {name!r}", prefix_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
-        return [(name, prefix.hex()) for name, prefix in found]
+        prefixes += [(f"output {name!r}", prefix_of(value)) for name, value in zip(names, outputs)]  # noqa: B905 # Python 3.9
+        return [(name, prefix.hex()) for name, prefix in prefixes]
 
     def _measure_run(self, index: int, reload: bool) -> None:
         order = self._job["input_order"]
-        chosen = self._last = order[self._done % len(order)]
-        self._contents[chosen].change()
+        set_index = self._last_set = order[self._run_count % len(order)]
+        self._contents[set_index].change()
         started = time.perf_counter()
         if reload:
             self.create()
-        self._run(None, self._sets[chosen], self._options)
+        self._run(None, self._sets[set_index], self._options)
         if reload:
             self.release()
-        took = time.perf_counter() - started
+        duration_s = time.perf_counter() - started
         fields = os.pread(self._statm, 128, 0).split()
         struct.pack_into(
-            "<3q", self._figures, 24 * index, int(fields[1]), int(fields[2]), int(took * 1e6)
+            "<3q", self._figures, 24 * index, int(fields[1]), int(fields[2]), int(duration_s * 1e6)
         )
-        self._done += 1
+        self._run_count += 1
 
 
 def prefix_of(value: Any) -> bytes:
@@ -142,13 +144,13 @@ def main() -> None:
             runner.create()
         channel.send("waiting", onnxruntime=onnxruntime.__version__)
         while True:
-            asked = channel.receive()
-            stage = asked["do"]
+            request = channel.receive()
+            stage = request["do"]
             if stage == "run":
-                runner.run(asked["times"], job["reload"], asked["figures"])
+                runner.run(request["times"], job["reload"], request["figures"])
                 channel.send("ran")
             elif stage == "value_prefixes":
-                with open(asked["path"], "w", encoding="utf-8") as file:
+                with open(request["path"], "w", encoding="utf-8") as file:
                     json.dump(runner.value_prefixes(), file)
                 channel.send("written")
             else:

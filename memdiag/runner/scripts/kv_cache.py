@@ -40,26 +40,29 @@ class Generation:
         """Return the inputs of step `number`, from 0, of `steps`."""
         feeds = dict(self._feeds)
         past = self._prefill_tokens + number
-        for each in self._step_inputs:
-            array = feeds[each["name"]]
-            axis = each["grows_along"]
+        for step_input in self._step_inputs:
+            array = feeds[step_input["name"]]
+            axis = step_input["grows_along"]
             if axis is not None:
                 length = array.shape[axis] - (steps - 1 - number)
                 array = array[(slice(None),) * axis + (slice(length),)]
-                feeds[each["name"]] = array
-            if each["past_offset"] is not None:
-                array[...] = past + each["past_offset"]
+                feeds[step_input["name"]] = array
+            if step_input["past_offset"] is not None:
+                array[...] = past + step_input["past_offset"]
         feeds.update(self._cache)
         return feeds
 
     def ranges(self) -> list[list[tuple[int, int]]]:
         """Return start and end of the memory of each part of the cache, in lists of a few."""
-        found = []
+        address_ranges = []
         for array in self._cache.values():
             if hasattr(array, "ctypes"):
                 start, nbytes = array.ctypes.data, array.nbytes
             else:
                 start, nbytes = array.data_ptr(), array.tensor_size_in_bytes()
             if nbytes:
-                found.append((start, start + nbytes))
-        return [found[i : i + MAX_RANGES] for i in range(0, len(found), MAX_RANGES)]
+                address_ranges.append((start, start + nbytes))
+        return [
+            address_ranges[first : first + MAX_RANGES]
+            for first in range(0, len(address_ranges), MAX_RANGES)
+        ]

@@ -82,7 +82,7 @@ def arrays_of(numpy: Any, value: Any) -> list[Any]:
     if hasattr(value, "data_ptr"):
         return [tensor_of(numpy, value)]
     if isinstance(value, (list, tuple)):
-        return [array for each in value for array in arrays_of(numpy, each)]
+        return [array for part in value for array in arrays_of(numpy, part)]
     if isinstance(value, dict):
         return [numpy.array(list(value.keys())), numpy.array(list(value.values()))]
     return [numpy.asarray(value)]
@@ -90,29 +90,33 @@ def arrays_of(numpy: Any, value: Any) -> list[Any]:
 
 def tensor_of(numpy: Any, value: Any) -> Any:
     """Return the array of an OrtValue: bfloat16 as fp32, other types that numpy lacks as bytes."""
-    found = child.NOT_IN_NUMPY.fullmatch(value.data_type())
-    if found is None:
+    match = child.NOT_IN_NUMPY.fullmatch(value.data_type())
+    if match is None:
         return value.numpy()
-    name, shape = found.group(1), value.shape()
-    count = 1
+    name, shape = match.group(1), value.shape()
+    element_count = 1
     for size in shape:
-        count *= size
+        element_count *= size
     bits = 16 if name == "bfloat16" else 8 if name.startswith("float8") else 4
     bits = 2 if name.endswith("int2") else bits
-    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    content = (
+        ctypes.string_at(value.data_ptr(), (element_count * bits + 7) // 8)
+        if element_count
+        else b""
+    )
     if bits != 16:
-        return numpy.frombuffer(data, "u1")
-    wide = numpy.frombuffer(data, "<u2").astype("<u4") << 16
-    return wide.view("<f4").reshape(shape)
+        return numpy.frombuffer(content, "u1")
+    float_bits = numpy.frombuffer(content, "<u2").astype("<u4") << 16
+    return float_bits.view("<f4").reshape(shape)
 
 
 def signature(session: Any) -> dict[str, Any]:
     """Return the interface of the model: inputs, outputs and metadata."""
-    meta = session.get_modelmeta()
+    model_metadata = session.get_modelmeta()
     return {
         "inputs": [[value.name, value.type, value.shape] for value in session.get_inputs()],
         "outputs": [[value.name, value.type, value.shape] for value in session.get_outputs()],
-        "metadata": dict(meta.custom_metadata_map),
+        "metadata": dict(model_metadata.custom_metadata_map),
     }
 
 
@@ -127,34 +131,34 @@ def main() -> None:
 
         session = unlogged_session.create_session(onnxruntime, job)
         run = child.runner(onnxruntime, session)
-        each_run = child.run_options(onnxruntime, job)
-        sets = [ChangingInputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
-        # Not in the event itself, which must fit one atomic write to a pipe.
+        options = child.run_options(onnxruntime, job)
+        input_sets = [ChangingInputs(onnxruntime, numpy, entries) for entries in job["feed_sets"]]
+        # Not in the event itself, which must fit into one atomic write to a pipe.
         with open(job["signature"], "w", encoding="utf-8") as file:
             json.dump(signature(session), file)
         clock = time.process_time if job["cpu_time"] else time.perf_counter
         channel.send("serving", onnxruntime=onnxruntime.__version__)
         while True:
-            asked = channel.receive()
-            if asked["do"] == "restart":
-                for each in sets:
-                    each.restart()
+            request = channel.receive()
+            if request["do"] == "restart":
+                for inputs in input_sets:
+                    inputs.restart()
                 channel.send("restarted")
-            elif asked["do"] == "run":
+            elif request["do"] == "run":
                 latencies = []
-                for _ in range(asked["times"]):
-                    feeds = sets[asked["feeds"]].changed()
+                for _ in range(request["times"]):
+                    feeds = input_sets[request["feeds"]].changed()
                     started = clock()
-                    run(None, feeds, each_run)
+                    run(None, feeds, options)
                     latencies.append(clock() - started)
                 channel.send("ran", latencies=latencies)
             else:
-                values = run(None, sets[asked["feeds"]].saved(), each_run)
+                values = run(None, input_sets[request["feeds"]].saved(), options)
                 problem = "its outputs cannot be saved"
-                files = save_outputs(numpy, values, asked["folder"])
+                files = save_outputs(numpy, values, request["folder"])
                 paths = {output.name: parts for output, parts in zip(session.get_outputs(), files)}  # noqa: B905 # other interpreters may lack strict=
                 # Not in the event itself: there may be many outputs, with long names.
-                with open(asked["index"], "w", encoding="utf-8") as file:
+                with open(request["index"], "w", encoding="utf-8") as file:
                     json.dump(paths, file)
                 channel.send("saved")
                 problem = REFUSED

@@ -27,10 +27,10 @@ def main() -> None:
 
         session = unlogged_session.create_session(onnxruntime, job)
         run = child.runner(onnxruntime, session)
-        each_run = child.run_options(onnxruntime, job)
+        options = child.run_options(onnxruntime, job)
         for index, entries in enumerate(job["candidates"]):
             try:
-                run(None, child.load_inputs(onnxruntime, numpy, entries), each_run)
+                run(None, child.load_inputs(onnxruntime, numpy, entries), options)
             except Exception as error:
                 channel.step("tried", index=index, message=str(error)[: child.MAX_ERROR_MESSAGE])
             else:

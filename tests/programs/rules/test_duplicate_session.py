@@ -114,7 +114,7 @@ CASES = {
     "the creation used memory that was there": Case(
         two({"memory": None, "phases": creation_phases(20 * MIB)}), BOTH, WEIGHTS
     ),
-    "another session was created meanwhile": Case(
+    "another session was created in that time": Case(
         two({"memory": None, "phases": GROWN, "shared_with": (3,)}), BOTH, WEIGHTS
     ),
     "what an X-ray measured is no estimate": Case(two({"phases": GROWN}), BOTH, WEIGHTS + MIB),
@@ -124,7 +124,7 @@ CASES = {
     "bytes that no session keeps": Case(of_models(*[at(1, is_kept=False)] * 2), BOTH, WEIGHTS),
     "kept bytes of one object": Case(of_models(at(1), at(1)), BOTH, WEIGHTS),
     "kept bytes of two objects": Case(of_models(at(1), at(2)), BOTH, 2 * WEIGHTS + 1000),
-    "kept bytes of a file beside the file": Case(
+    "kept bytes of a file next to the file": Case(
         of_models(model(), at(0, same_file="/models/m.onnx")),
         BOTH,
         2 * WEIGHTS + 1000,

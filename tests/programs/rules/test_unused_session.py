@@ -12,7 +12,7 @@ FORK = process(
 )
 
 CASES = {
-    "never ran beside one that did": Case(
+    "never ran next to one that did": Case(
         program(never_run(created_s=95.0), OTHER), (1,), WEIGHTS + MIB, "never ran in the 4.5 s"
     ),
     "nothing ran for a minute": Case(program(never_run(created_s=30.0)), (1,), WEIGHTS + MIB),

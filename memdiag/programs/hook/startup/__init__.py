@@ -1,1 +1,1 @@
-"""The folder at the front of PYTHONPATH: a program can import nothing else of memdiag from it."""
+"""The folder at the front of PYTHONPATH. It has no other module that a program could import."""

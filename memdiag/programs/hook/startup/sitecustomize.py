@@ -29,14 +29,14 @@ HOOK_MODULES = (
     "creation",
     "record_sessions",
 )
-"""Each imports only modules before it."""
+"""Each module imports only modules before it."""
 
 uninstall_functions: "list[Any]" = []
-"""Each ends the recording of an imported onnxruntime in this process."""
+"""Functions that end the recording of an imported onnxruntime in this process."""
 
 
 class OnnxruntimeFinder:
-    """Finds onnxruntime as the other finders do, and wraps its sessions once it is imported."""
+    """Finds onnxruntime with the other finders, and wraps its sessions once it is imported."""
 
     @classmethod
     def find_spec(cls, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
@@ -108,7 +108,7 @@ def _load_hook() -> "Any":
 
 
 def _report_hook_failure(error: Exception) -> None:
-    """Report `error` to ``memdiag run``; nobody else is told."""
+    """Report `error` to ``memdiag run``. The program does not see it."""
     _send_startup_event("hook_failed", message=f"{type(error).__name__}: {error}"[:500])
 
 
@@ -129,7 +129,7 @@ def _send_startup_event(event: str, **fields: "Any") -> None:
 
 
 def _run_hidden_sitecustomize() -> None:
-    """Run the ``sitecustomize`` that Python would have found; its errors are the program's."""
+    """Run the ``sitecustomize`` that Python would have found. Its errors are raised."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import PathFinder
 
@@ -141,7 +141,7 @@ def _run_hidden_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
-if __name__ == "sitecustomize":  # not where a recording in Python imports it
+if __name__ == "sitecustomize":  # not if a recording in Python imports it
     sys.path[:] = [path for path in sys.path if path != HOOK_STARTUP_FOLDER]
     if ADDRESS_VARIABLE in os.environ:
         sys.meta_path.insert(0, OnnxruntimeFinder)
