@@ -33,6 +33,9 @@ ARENA_STRATEGY_OPTION: Final = "arena_extend_strategy"
 DEVICE_LIMIT_OPTION: Final = "gpu_mem_limit"
 """An option of the CUDA provider: the most bytes that its arena takes; 0 for no limit."""
 
+SMALL_CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG=:16:8"
+"""A variable of the environment: the workspace of a handle of cuBLAS is 8 buffers of 16 KiB."""
+
 CUDA_PROVIDER_OPTIONS: Final = frozenset(
     {
         ARENA_STRATEGY_OPTION,

@@ -25,7 +25,7 @@ from memdiag.api.comparing.version_search import VersionSearch
 from memdiag.api.leak import check_runs
 from memdiag.api.load import load_profile
 from memdiag.api.options import CompareOptions, options_with_defaults, takes_options
-from memdiag.api.profile_config import session_config
+from memdiag.api.profile_config import check_provider_options, session_config
 from memdiag.comparison import runtimes
 from memdiag.comparison.changes import column_changes as changes_of
 from memdiag.comparison.changes import retained_notes, undecided_note
@@ -50,6 +50,7 @@ from memdiag.records.comparison import (
     GraphSize,
 )
 from memdiag.runner.job import Job, Limits
+from memdiag.runner.nvml import uses_nvidia_device
 from memdiag.runner.temporary import temporary_folder
 
 _SHARE_OF_OPTIMIZING = 1 / 3
@@ -119,6 +120,7 @@ def compare(
         runs=DEFAULT_RUNS if bisect == "growth" else runs or DEFAULT_RUNS,
     )
     session = session_config(values)
+    check_provider_options(values["provider_options"], session.providers)
     if kind == "profiles":
         return _comparison_record(kind, _saved_columns(files), None, [], started)
     if kind != "onnxruntime":
@@ -127,7 +129,13 @@ def compare(
     if bisect is not None:  # no release can run a damaged model
         open_model(files[0]).close()
     originals = [_file_states(path) for path in files]
-    job = Job(model=files[0], session=session, limits=limits)
+    job = Job(
+        model=files[0],
+        session=session,
+        limits=limits,
+        records_device=uses_nvidia_device(session.providers),
+        records_allocations=xray,
+    )
     on_progress = on_progress or ignore_progress
     with temporary_folder() as scratch, ExitStack() as exits:
         for original in originals:

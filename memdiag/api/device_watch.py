@@ -56,18 +56,10 @@ class DeviceWatch:
 
     def add_event(self, event: ScriptEvent, elapsed_s: float, reader: DeviceReader | None) -> None:
         """Take an event of the child, and read its memory with `reader` if it is a mark."""
-        if event.name != "device_mark":
-            self._builder.add_event(event)
-            return
-        self._elapsed_s.append(elapsed_s)
-        self._reader = reader
-        if reader is None:
-            self._builder.add_event(event)
-            return
-        reading = reader.read()
-        self._builder.add_event(
-            event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
-        )
+        if event.name == "device_mark":
+            self._elapsed_s.append(elapsed_s)
+            self._reader = reader
+        self._builder.add_child_event(event, reader)
 
     def read_arenas(self, pid: int) -> None:
         """Read and store the arenas of the child after a run failed.

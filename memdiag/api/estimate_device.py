@@ -20,7 +20,6 @@ from memdiag.ort.arena import ArenaStrategy
 from memdiag.ort.device_session import (
     RECORDED_CONTEXT_BYTES,
     RECORDED_DEVICE,
-    SMALL_CUBLAS_WORKSPACE,
     SMALL_CUBLAS_WORKSPACE_BYTES,
     DeviceSession,
     DeviceSettings,
@@ -32,7 +31,13 @@ from memdiag.paths import path_text
 from memdiag.records.device import Ledger
 from memdiag.records.device_estimate import DeviceConfiguration, DeviceEstimate, DeviceFit
 from memdiag.runner.job import SessionConfig
-from memdiag.session_options import ARENA_STRATEGY_OPTION, OWN_WEIGHTS_OPTION, PATTERN_OPTION, is_on
+from memdiag.session_options import (
+    ARENA_STRATEGY_OPTION,
+    OWN_WEIGHTS_OPTION,
+    PATTERN_OPTION,
+    SMALL_CUBLAS_WORKSPACE,
+    is_on,
+)
 
 _ESTIMATED_OPTIONS = (OWN_WEIGHTS_OPTION, PATTERN_OPTION)
 

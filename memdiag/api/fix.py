@@ -13,6 +13,7 @@ import msgspec
 from memdiag.api.arguments import (
     OnProgress,
     check_dims,
+    check_names,
     deadline_after,
     ignore_progress,
     model_path,
@@ -23,9 +24,15 @@ from memdiag.api.inputs import GivenInputs, choose_inputs, read_given_arrays
 from memdiag.api.new_models import NewModels
 from memdiag.api.optimizer_outputs import OptimizerOutputs
 from memdiag.api.option_estimates import estimated_savings
-from memdiag.api.options import InputOptions, options_with_defaults, takes_options
+from memdiag.api.options import FixOptions, options_with_defaults, takes_options
 from memdiag.api.original_model import OriginalModel, measured_original
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
+from memdiag.api.profile_config import check_provider_options
+from memdiag.defaults import (
+    CPU_PROVIDER,
+    CUDA_PROVIDER,
+    DEFAULT_MAX_SLOWDOWN,
+    DEFAULT_PROVIDERS,
+)
 from memdiag.errors import ArgumentError, ModelError, UsageError
 from memdiag.fixing.changes import Change, changes_by_rule
 from memdiag.fixing.model_writer import ModelWriter
@@ -33,11 +40,19 @@ from memdiag.fixing.state import FixState
 from memdiag.model.axis_roles import check_dim_names
 from memdiag.model.file_state import FileStates
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.cuda import prefers_cuda, require_cuda
 from memdiag.ort.releases import release_to_predict
 from memdiag.ort.runtime import Runtime, require_runtime
 from memdiag.paths import ORT_SUFFIX, path_text
 from memdiag.records.fix import FIX_SCHEMA, Fix
-from memdiag.runner.job import InputConfig, Job, Limits, TimeLimitReached
+from memdiag.runner.job import (
+    Deadline,
+    InputConfig,
+    Job,
+    Limits,
+    SessionConfig,
+    TimeLimitReached,
+)
 from memdiag.tuning.option_search import OptionSearch
 from memdiag.tuning.point_evaluator import PointEvaluator
 from memdiag.tuning.points import BUDGET_FIGURES
@@ -55,7 +70,7 @@ _FIRST_TRIAL = 1.5
 times this factor, since durations vary."""
 
 
-@takes_options(InputOptions)
+@takes_options(FixOptions)
 def fix(
     model: str | Path,
     output: str | Path | None = None,
@@ -67,7 +82,7 @@ def fix(
     sizes: Sequence[int] | None = None,
     time_limit_s: float | None = None,
     on_progress: OnProgress | None = None,
-    **options: Unpack[InputOptions],
+    **options: Unpack[FixOptions],
 ) -> Fix:
     """Search for changes with which `model` takes less memory, and return the record.
 
@@ -79,6 +94,8 @@ def fix(
     compared with the original's, and their latency in alternating runs. The chosen combination is
     measured once more, thoroughly. Ctrl-C, or a time limit, ends the search with the best result
     so far.
+
+    With the CUDA provider the memory is that on the GPU, and the options are those that change it.
 
     The original is never changed. If a new model is a part of the result, it is written to
     `output`, and may refer to weights in the original's files.
@@ -107,14 +124,14 @@ def fix(
         ModelError: the file is missing, isn't an ONNX model, lacks its external data, or changed
             during the search.
         UsageError: an argument is invalid, the output would overwrite the original, or onnxruntime
-            is older than 1.24.
+            is older than 1.24, or lacks the CUDA provider that is asked for.
         MeasurementError: the model does not run here.
         ReportError: the folder of the new model cannot be written. If that is noticed at the end,
             it is the `write_problem` of the record instead.
     """
     started = time.perf_counter()
     deadline = deadline_after(time_limit_s)
-    values = options_with_defaults(InputOptions, options)
+    values = options_with_defaults(FixOptions, options)
     config = FixConfig(
         scope=FixScope(only, changes_values=max_difference is not None),
         budget=dict(budget or {}),
@@ -123,12 +140,16 @@ def fix(
         dims=dict(values["dims"]),
         inputs=values["inputs"],
         sizes=sizes,
+        providers=values["providers"],
+        provider_options=values["provider_options"],
     )
     config.check()
     require_runtime("run memdiag in an environment that has it")
     release_to_predict(None, "Run memdiag in an environment with a newer release")
+    if config.is_for_device:
+        require_cuda()
     path = model_path(model)
-    job = Job(model=path, runs=None, limits=Limits(deadline=deadline))
+    job = config.job(path, deadline)
     config.scope.check_usable(job)
     progress = _FixProgress(on_progress or ignore_progress, started)
     with open_model(path) as model_file, FileStates(path, model_file.files), ExitStack() as exits:
@@ -172,6 +193,13 @@ class FixConfig:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: GivenInputs = field(default_factory=dict)
     sizes: Sequence[int] | None = None
+    providers: Sequence[str] = DEFAULT_PROVIDERS
+    provider_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def is_for_device(self) -> bool:
+        """Whether the memory on a GPU is to be saved."""
+        return prefers_cuda(self.providers)
 
     def check(self) -> None:
         """Check the values.
@@ -190,6 +218,35 @@ class FixConfig:
             raise ArgumentError("{max_difference} must be between 0 and 1.")
         check_dims(self.dims)
         self.scope.check()
+        self._check_providers()
+
+    def _check_providers(self) -> None:
+        check_names("providers", self.providers, CPU_PROVIDER)
+        check_provider_options(self.provider_options, self.providers)
+        if not self.is_for_device and tuple(self.providers) != DEFAULT_PROVIDERS:
+            raise ArgumentError(
+                "{providers}: memory is judged of a session on the CPU, or on a GPU with"
+                f" {CUDA_PROVIDER} as the preferred provider. Name one of these."
+            )
+        if self.is_for_device and "anonymous" in self.budget:
+            raise ArgumentError(
+                "{budget}: memory on a GPU is not divided into anonymous and mapped memory. Limit"
+                " peak or steady."
+            )
+
+    def job(self, model: Path, deadline: Deadline) -> Job:
+        """Return the job of the original, without inputs."""
+        session = SessionConfig(
+            providers=tuple(self.providers),
+            provider_options={name: dict(values) for name, values in self.provider_options.items()},
+        )
+        return Job(
+            model=model,
+            session=session,
+            runs=None,
+            limits=Limits(deadline=deadline),
+            records_device=self.is_for_device,
+        )
 
 
 class _FixProgress:
@@ -309,7 +366,7 @@ class _FixSearch:
         self._notes: list[str] = []
         self._points = PointEvaluator(
             model_evaluator=original.evaluator,
-            bound=_outputs_bound(original.file, config),
+            bound=original.evaluator.applicable_bound(_outputs_bound(original.file, config)),
             scratch=original.scratch,
             max_slowdown=config.max_slowdown,
             budget=dict(config.budget),
@@ -372,6 +429,8 @@ class _FixSearch:
         """Return whether a rewrite is expected to save more than all quick options, if time is
         limited."""
         search = self._search
+        if self._original.job.records_device:  # what rewrites are expected to save is on the host
+            return False
         quick = (option.name for option in search.usable if not option.costs_time)
         option_bytes = sum(search.expected.get(name, 0) for name in quick)
         return search.end < inf and new_models.saved_bytes > option_bytes
@@ -408,10 +467,11 @@ class _FixSearch:
     def _estimated_savings(self) -> dict[str, int]:
         """Return the estimated saving of each option, in bytes by name.
 
-        Nothing is estimated without a time limit: all options are measured then.
+        Nothing is estimated without a time limit, as all options are measured then, nor for the
+        memory on a GPU.
         """
         original = self._original
-        if original.job.limits.deadline.at == inf:
+        if original.job.limits.deadline.at == inf or original.job.records_device:
             return {}
         self._progress("estimating what options save")
         sizes = {dimension.name: dimension.size for dimension in original.inputs.dimensions}

@@ -79,7 +79,8 @@ class FixScope:
             if not option.is_available(runtime):
                 problem = f"is not available here, with onnxruntime {runtime}{needs}. Leave it out"
             elif not option.is_relevant(job):
-                problem = f"makes no difference to this model{needs}. Leave it out"
+                subject = "the memory on a GPU" if job.records_device else "this model"
+                problem = f"makes no difference to {subject}{needs}. Leave it out"
             elif option.changes_values and not self.changes_values:
                 problem = "changes values. Allow that with --max-difference"
             else:

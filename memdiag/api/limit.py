@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from memdiag.api.arguments import OnProgress, deadline_after, ignore_progress, model_path
 from memdiag.api.estimate import EstimateConfig, estimate_model
@@ -17,16 +17,21 @@ from memdiag.api.limit_search import (
 )
 from memdiag.api.options import ModelLimitOptions, options_with_defaults, takes_options
 from memdiag.api.profile_config import ProfileConfig, profile_config
-from memdiag.defaults import DEFAULT_LIMIT_RUNS
+from memdiag.defaults import CUDA_PROVIDER, DEFAULT_LIMIT_RUNS
 from memdiag.deploy.limited_group import GroupRemoval, NoGroupError, ParentGroup, parent_group
 from memdiag.deploy.model_trial import ModelTrials
-from memdiag.errors import MemdiagError
+from memdiag.errors import ArgumentError, MemdiagError
 from memdiag.model.model_file import ModelFile, open_model
+from memdiag.ort.cuda import prefers_cuda, require_cuda
 from memdiag.ort.releases import release_to_predict
 from memdiag.paths import path_text
 from memdiag.records.limit import MemoryLimit
 from memdiag.runner.job import Deadline, Job, SessionConfig
 from memdiag.runner.temporary import temporary_folder
+from memdiag.session_options import DEVICE_LIMIT_OPTION
+
+if TYPE_CHECKING:
+    from memdiag.deploy.device_trial import DeviceTrials
 
 
 @takes_options(ModelLimitOptions)
@@ -41,7 +46,8 @@ def limit(
 ) -> MemoryLimit:
     """Return the smallest memory limit under which `model` loads and runs, and suggest one.
 
-    Each trial is a new process in a new control group with a real limit (version 1 or 2).
+    Each trial is a new process in a new control group with a real limit (version 1 or 2). With the
+    CUDA provider the memory on the GPU is limited, by `gpu_mem_limit`, and no group is needed.
     If no group can be created, the suggestion follows from the measured peak of a process and from
     the estimate, and `message` has the reason. Ctrl-C ends the search: the result so far is
     returned, with a `message`.
@@ -65,7 +71,11 @@ def limit(
     values = options_with_defaults(ModelLimitOptions, options)
     config = profile_config({**values, "runs": runs, "timeout_s": longest_trial_s(time_limit_s)})
     path = model_path(model)
-    parent, refusal = _usable_group()
+    if prefers_cuda(config.session.providers):
+        _check_device_session(config.session)
+        parent, refusal = None, ""
+    else:
+        parent, refusal = _usable_group()
     with ExitStack() as stack:
         file = stack.enter_context(open_model(path))
         scratch = stack.enter_context(temporary_folder())
@@ -81,6 +91,20 @@ def limit(
             deadline=deadline,
             on_progress=on_progress,
         )
+
+
+def _check_device_session(session: SessionConfig) -> None:
+    """Check that the memory of a session on CUDA can be limited here.
+
+    Raises:
+        UsageError: there is no such provider here, or it has a limit already.
+    """
+    if DEVICE_LIMIT_OPTION in session.provider_options.get(CUDA_PROVIDER, {}):
+        raise ArgumentError(
+            f"{{provider_options}}: {DEVICE_LIMIT_OPTION} is what is searched for. Leave it out, or"
+            " name the limits to try with {at_bytes}."
+        )
+    require_cuda()
 
 
 def _usable_group() -> tuple[ParentGroup | None, str]:
@@ -104,12 +128,8 @@ def _search_limit(
 ) -> MemoryLimit:
     started = time.monotonic()
     inputs = choose_inputs(model_file, config.inputs)
-    trials = ModelTrials(
-        parent=parent,
-        job=_trial_job(model_file, config, inputs, scratch / "inputs"),
-        timeout_s=config.limits.timeout_s,
-        files=frozenset((model_file.path, *model_file.files)),
-    )
+    job = _trial_job(model_file, config, inputs, scratch / "inputs")
+    trials = _model_trials(model_file, job, parent)
     on_progress("without a limit")
     trial_started = time.monotonic()
     first_trial = trials.measure(None)
@@ -124,7 +144,7 @@ def _search_limit(
     name = path_text(model_file.path)
     require_completed_trial(first_trial, name, parent)
     search = LimitSearch(trials, first_trial, first_trial_s)
-    if parent is None:
+    if refusal:
         search.message = refusal
     else:
         search.run(deadline, on_progress, at_bytes)
@@ -133,12 +153,30 @@ def _search_limit(
         subject=name,
         kind="model",
         estimated_bytes=_estimated_bytes(model_file.path, config.session, inputs)
-        if parent is None
+        if refusal
         else None,
+        device=trials.device,
         dimensions=inputs.dimensions,
         onnxruntime=trials.onnxruntime,
         notes=inputs.notes,
         duration_s=time.monotonic() - started,
+    )
+
+
+def _model_trials(
+    model_file: ModelFile, job: Job, parent: ParentGroup | None
+) -> "ModelTrials | DeviceTrials":
+    """Return what makes the trials: under limits of the GPU's memory, or of the host's."""
+    if job.records_device:
+        # Late: limits of the host's memory need none of it.
+        from memdiag.deploy.device_trial import DeviceTrials
+
+        return DeviceTrials(job=job, timeout_s=job.limits.timeout_s)
+    return ModelTrials(
+        parent=parent,
+        job=job,
+        timeout_s=job.limits.timeout_s,
+        files=frozenset((model_file.path, *model_file.files)),
     )
 
 
@@ -152,6 +190,8 @@ def _trial_job(
         limits=config.limits,
         feeds=tuple(feeds),
         runs=config.inputs.runs,
+        records_device=prefers_cuda(config.session.providers),
+        records_allocations=False,  # what CUPTI takes would be outside of the limit
     )
 
 

@@ -21,6 +21,7 @@ from memdiag.deploy.limit_bisection import (
 from memdiag.deploy.limited_group import GroupRemovedError, NoGroupError, ParentGroup
 from memdiag.errors import ArgumentError, MeasurementError
 from memdiag.records.codec import escaped_record
+from memdiag.records.device import Device
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.runner.job import Deadline, TimeLimitReached
@@ -203,6 +204,7 @@ class LimitSearch:
         kind: Literal["model", "program"],
         estimated_bytes: int | None = None,
         dimensions: tuple[Dimension, ...] = (),
+        device: Device | None = None,
         onnxruntime: str | None = None,
         notes: Sequence[str] = (),
         duration_s: float,
@@ -231,7 +233,9 @@ class LimitSearch:
                 margin=LIMIT_MARGIN,
                 uncounted_bytes=self._uncounted_bytes,
                 counted=self._counted,
-                measured_peak_bytes=self._rss_bytes if parent is None else None,
+                measured_peak_bytes=(
+                    self._rss_bytes if parent is None and device is None else None
+                ),
                 estimated_bytes=estimated_bytes,
                 group_version=None if parent is None else parent.version,
                 trial_timeout_s=self._timeout_s,
@@ -242,6 +246,7 @@ class LimitSearch:
                 notes=(*notes, *self._trial_notes(parent)),
                 message=self.message,
                 duration_s=round(duration_s, 3),
+                device=device,
             )
         )
 

@@ -280,7 +280,11 @@ class LeakOptions(ArrayOptions, SessionAndRunOptions, InterpreterOptions, total=
     """How `memdiag.leak` runs a model."""
 
 
-class CompareOptions(InputOptions, ConfigOptions, total=False):
+class FixOptions(InputOptions, ProviderOptions, total=False):
+    """How `memdiag.fix` runs a model."""
+
+
+class CompareOptions(InputOptions, ConfigOptions, ProviderOptions, total=False):
     """How `memdiag.compare` runs models."""
 
 

@@ -15,6 +15,7 @@ from memdiag.comparison.comparable import (
     resized_inputs,
 )
 from memdiag.comparison.copies import copy_change_text, phase_of_copy_change
+from memdiag.comparison.device_parts import device_part_differences
 from memdiag.comparison.estimated_memory import (
     EstimatedMemory,
     estimated_growth,
@@ -82,6 +83,7 @@ _MAPPED_OWNERS: tuple[OwnerKind, ...] = ("external_data", "provider_libraries", 
 _MAPPED_PAGES = "pages of mapped files"
 _BEYOND_XRAY = "not explained: the X-ray shows the steady state only"
 _OTHER_PROCESSES = "the spread between processes: the first of each was X-rayed"
+_REST_ON_DEVICE = "not explained: small parts, and the spread between processes"
 
 
 _TERM_TEXTS: dict[TermName, str] = {
@@ -107,7 +109,7 @@ _TERM_TEXTS: dict[TermName, str] = {
 }
 
 
-_CauseKind = OwnerKind | CopyKind | TermName | Literal["spread"]
+_CauseKind = OwnerKind | CopyKind | TermName | Literal["spread", "device"]
 
 _SIZES_OF_INPUTS = "the sizes of the inputs"
 _ARENA_CAUSES = frozenset[_CauseKind]({"arena", "unused arena"})
@@ -310,6 +312,23 @@ def explain_kept(
     )
     copies_text = settings.explained(causes, sum(cause.bytes for cause in causes)) if causes else ""
     return "; ".join(filter(None, (copies_text, partial_cause)))
+
+
+def explain_device(
+    before: ComparisonColumn, after: ComparisonColumn, size: int, *, of_peak: bool
+) -> str:
+    """Return the causes of a difference of `size` bytes on a GPU: the parts that differ."""
+    settings = _DifferingSettings.of(before, after)
+    old, new = (column.profile.device if column.profile else None for column in (before, after))
+    parts = {} if old is None or new is None else device_part_differences(old, new, of_peak=of_peak)
+    causes = [
+        _DifferenceCause(name, part, "device")
+        for name, part in parts.items()
+        if abs(part) > MAX_UNEXPLAINED_SHARE * abs(size)
+    ]
+    if not causes:
+        return settings.as_only_difference()
+    return settings.explained(causes, size, rest=_REST_ON_DEVICE)
 
 
 def explain_load(before: ColumnFigures, after: ColumnFigures) -> str:

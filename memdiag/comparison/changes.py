@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from memdiag.comparison import causes
 from memdiag.comparison.comparable import ComparableFigures
 from memdiag.comparison.copies import copy_changes
+from memdiag.comparison.device_parts import device_tolerance
 from memdiag.defaults import MMAP_THRESHOLD_VARIABLE, PINNED_TEXT
 from memdiag.records.comparison import (
     ColumnFigures,
@@ -61,6 +62,7 @@ def column_changes(
     copies = _xrayed_copy_changes(before, after, _tolerance_without_malloc(before, after))
     pair = _ColumnPair(before, after, before.measured, after.measured, copies, tolerance)
     all_changes = (
+        *pair.device(),
         *pair.memory(),
         *pair.growth(),
         *pair.times(),
@@ -113,6 +115,20 @@ class _ColumnPair:
                 "peak", self._new.peak_phase, peak, self._old.peak, explanation
             )
         yield from self._kept_changes()
+
+    def device(self) -> Iterator[FigureChange]:
+        """Yield the differences of the memory on a GPU."""
+        least = device_tolerance(self._old, self._new)
+        figures: tuple[tuple[Metric, MeasuredBytes | None, MeasuredBytes | None], ...] = (
+            ("device_steady", self._old.device_steady, self._new.device_steady),
+            ("device_peak", self._old.device_peak, self._new.device_peak),
+        )
+        for metric, old, new in figures:
+            size = None if old is None or new is None else self._median_difference(old, new, least)
+            if size is not None:
+                of_peak = metric == "device_peak"
+                why = causes.explain_device(self._before, self._after, size, of_peak=of_peak)
+                yield self._figure_change(metric, None, size, old, why)
 
     def growth(self) -> Iterator[FigureChange]:
         """Yield the difference of the growth over many runs."""

@@ -17,6 +17,7 @@ from memdiag.records.comparison import (
     MeasuredSeconds,
     PhaseFigures,
 )
+from memdiag.records.device import DeviceMemory
 from memdiag.records.phases import PHASES, PhaseName
 from memdiag.records.profile import Memory, PeakKind, Profile, creation_s
 from memdiag.units import plural, some_of
@@ -121,6 +122,8 @@ def column_figures(profiles: Sequence[Profile]) -> ColumnFigures:
             for name in PHASES
             if name != "start" and all(profile.phase(name) for profile in profiles)
         ),
+        device_peak=_device_bytes(profiles, lambda device: device.peak_bytes),
+        device_steady=_device_bytes(profiles, lambda device: device.steady_bytes),
     )
 
 
@@ -174,6 +177,15 @@ def _part_growth(
             return None
         growth.append(after - before)
     return _measured_bytes(growth)
+
+
+def _device_bytes(
+    profiles: Sequence[Profile], figure: Callable[[DeviceMemory], int | None]
+) -> MeasuredBytes | None:
+    """Return a figure of the memory on a GPU; None if a profile lacks it."""
+    sizes = [None if profile.device is None else figure(profile.device) for profile in profiles]
+    known = [size for size in sizes if size is not None]
+    return _measured_bytes(known) if len(known) == len(sizes) else None
 
 
 def _common_peak_kind(kinds: Sequence[PeakKind]) -> PeakKind:

@@ -5,11 +5,19 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from memdiag.comparison.device_parts import RECORDER_BYTES
 from memdiag.records.comparison import Metric
 from memdiag.records.profile import Profile
 from memdiag.units import format_size, some_of
 
-_METRICS_OF_MEMORY: tuple[Metric, ...] = ("peak", "steady", "mapped", "kept")
+_METRICS_OF_MEMORY: tuple[Metric, ...] = (
+    "peak",
+    "steady",
+    "mapped",
+    "device_peak",
+    "device_steady",
+    "kept",
+)
 _MAX_INPUTS_IN_REASON = 2
 """Inputs with different shapes that a reason names."""
 
@@ -56,6 +64,7 @@ def comparability_of(before: Profile, after: Profile) -> ComparableFigures:
     excluded: dict[Metric, str] = {"outputs": "saved profiles contain none"}
     excluded |= dict.fromkeys(("load", "latency"), "the profiles were not taken in turn")
     remarks = tuple(_settings_remark(before, after))
+    remarks += tuple(_device_remarks(before, after))
     resized = resized_inputs(before, after)
     if resized:
         remarks += (f"they ran with different inputs: {some_of(resized, _MAX_INPUTS_IN_REASON)}",)
@@ -117,6 +126,25 @@ def _settings_remark(before: Profile, after: Profile) -> Iterator[str]:
     ]
     if parts:
         yield " and ".join(parts)
+
+
+def _device_remarks(before: Profile, after: Profile) -> Iterator[str]:
+    """Yield what tells the memory on two GPUs apart besides the sessions."""
+    if before.device is None or after.device is None:
+        return
+    names = [memory.device.name for memory in (before.device, after.device)]
+    if all(names) and len({*names}) > 1:
+        yield f"they ran on different GPUs: {names[0]} and {names[1]}"
+    without_cupti = [
+        place
+        for place, memory in (("first", before.device), ("second", after.device))
+        if memory.missing_reason("CUPTI")
+    ]
+    if len(without_cupti) == 1:
+        yield (
+            f"the {without_cupti[0]} ran without CUPTI, so that its peak on the GPU is not known;"
+            f" CUPTI takes up to {format_size(RECORDER_BYTES)} there itself"
+        )
 
 
 def _peak_in_doubt(before: Profile, after: Profile) -> str:

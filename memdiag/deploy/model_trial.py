@@ -8,6 +8,7 @@ from pathlib import Path
 from memdiag.deploy.file_cache import drop_from_page_cache, mapped_files
 from memdiag.deploy.limited_group import GroupCounters, LimitedGroup, ParentGroup
 from memdiag.process_end import KILLED_AT_LIMIT
+from memdiag.records.device import Device
 from memdiag.records.limit import CountedMemory, LimitPoint, TrialOutcome
 from memdiag.records.phases import CREATION_PHASES, RUN_PHASES
 from memdiag.runner.job import Job
@@ -36,6 +37,7 @@ class ModelTrials:
             had them in memory.
         onnxruntime: the version of onnxruntime; None before a child has imported it.
         rss_bytes: the largest resident set in the last trial.
+        device: None: the memory of the host is limited.
         number: the number of trials until now.
     """
 
@@ -48,6 +50,7 @@ class ModelTrials:
     onnxruntime: str | None = None
     rss_bytes: int = 0
     number: int = 0
+    device: Device | None = None
 
     def measure(self, limit_bytes: int | None) -> LimitPoint:
         """Make a trial under `limit_bytes`; None for no limit.
@@ -108,8 +111,8 @@ class ModelTrials:
             limit_bytes=limit_bytes,
             outcome=_trial_outcome(measurement, end_counters),
             phase="" if is_completed else outcome.phase,
-            load_s=_load_s(measurement) if has_loaded else None,
-            latency_s=_latency_s(measurement) if is_completed else None,
+            load_s=load_s(measurement) if has_loaded else None,
+            latency_s=latency_s(measurement) if is_completed else None,
             peak_bytes=None if end_counters is None else end_counters.peak_bytes,
             refault_bytes=max(0, refaults),
             load_refault_bytes=counters[0].refault_bytes if counters else 0,
@@ -131,11 +134,13 @@ def _trial_message(measurement: Measurement, end_counters: GroupCounters | None)
     return measurement.outcome.message
 
 
-def _load_s(measurement: Measurement) -> float:
+def load_s(measurement: Measurement) -> float:
+    """Return the seconds until the session was created."""
     phases = (phase for phase in measurement.phases if phase.name in _LOADING_PHASES)
     return round(sum(phase.duration_s for phase in phases), 6)
 
 
-def _latency_s(measurement: Measurement) -> float | None:
+def latency_s(measurement: Measurement) -> float | None:
+    """Return the median of the runs in seconds, or the first run; None if nothing ran."""
     latencies = [run.latency_s for run in measurement.runs]
     return statistics.median(latencies) if latencies else measurement.first_run_s

@@ -21,6 +21,7 @@ from memdiag.records.attribution import DeviceArena
 from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
 from memdiag.records.weights import qualified_name
 from memdiag.runner.log import ArenaRegion, ArenaReservation, ScriptEvent
+from memdiag.runner.nvml import DeviceReader
 
 if TYPE_CHECKING:  # a recorder does not wait for onnx
     from memdiag.model.model_file import ModelFile
@@ -86,6 +87,16 @@ class RecordingBuilder:
                     self.known_options = tuple(fields["known"])
             case "device_mark":
                 self._add_mark(fields, process_bytes, nvml_used_bytes)
+
+    def add_child_event(self, event: ScriptEvent, reader: DeviceReader | None) -> None:
+        """Take an event that a child sends now, and read its memory with `reader` at a mark."""
+        if event.name != "device_mark" or reader is None:
+            self.add_event(event)
+            return
+        reading = reader.read()
+        self.add_event(
+            event, process_bytes=reading.process_bytes, nvml_used_bytes=reading.used_bytes
+        )
 
     @property
     def allocations(self) -> tuple[AllocationEvent, ...] | None:

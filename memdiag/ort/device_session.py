@@ -38,10 +38,8 @@ HANDLES = 2
 CUBLAS_WORKSPACE_BYTES = 64 * MIB
 """The workspace of a cuBLAS handle."""
 
-SMALL_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG=:16:8"
-"""A variable of the environment: a handle's workspace is 8 buffers of 16 KiB."""
-
 SMALL_CUBLAS_WORKSPACE_BYTES = 8 * 16 * KIB
+"""The same with `SMALL_CUBLAS_WORKSPACE`."""
 
 _CUBLAS_HANDLE_BYTES = (1024, 128 * KIB)
 _CUDNN_HANDLE_BYTES = (25_344, 4)

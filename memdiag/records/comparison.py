@@ -21,10 +21,23 @@ ColumnStatus = Literal["completed", "failed", "killed", "timeout", "limit", "una
 """``failed``, ``killed``, ``timeout`` and ``limit``: how the optimizer, or the run of the model,
 ended; ``unavailable``: the runtime or optimizer is not available."""
 
-Metric = Literal["peak", "steady", "mapped", "kept", "growth", "load", "latency", "disk", "outputs"]
+Metric = Literal[
+    "peak",
+    "steady",
+    "mapped",
+    "device_peak",
+    "device_steady",
+    "kept",
+    "growth",
+    "load",
+    "latency",
+    "disk",
+    "outputs",
+]
 """``peak``, ``steady``: memory above the baseline; ``mapped``: the part of ``steady`` in mapped
-files; ``kept``: growth in a phase; ``growth``: of memory in use over many runs; ``load``: session
-creation; ``latency``: of a run; ``disk``: the model's files; ``outputs``: values and shapes."""
+files; ``device_peak``, ``device_steady``: memory on a GPU; ``kept``: growth in a phase;
+``growth``: of memory in use over many runs; ``load``: session creation; ``latency``: of a run;
+``disk``: the model's files; ``outputs``: values and shapes."""
 
 
 class MeasuredBytes(Record, frozen=True, kw_only=True):
@@ -77,6 +90,8 @@ class ColumnFigures(Record, frozen=True, kw_only=True):
         anonymous, file: the parts of `steady`; None if the system does not report them.
         load: the duration of session creation.
         phases: the figures of each phase.
+        device_peak: the exact peak on a GPU; None without one, or without CUPTI.
+        device_steady: the memory on a GPU after the last run; None without one.
     """
 
     times: int
@@ -88,6 +103,8 @@ class ColumnFigures(Record, frozen=True, kw_only=True):
     file: MeasuredBytes | None
     load: MeasuredSeconds
     phases: tuple[PhaseFigures, ...]
+    device_peak: MeasuredBytes | None = None
+    device_steady: MeasuredBytes | None = None
 
 
 class Latency(Record, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from memdiag.defaults import DEFAULT_MAX_SLOWDOWN
+from memdiag.defaults import DEFAULT_MAX_SLOWDOWN, DEFAULT_PROVIDERS
 from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.device import Device
 from memdiag.records.dimension import Dimension
 from memdiag.records.measured_change import Figures, LatencyAt, SearchEnd
 
@@ -46,6 +47,8 @@ class Point(Record, frozen=True, kw_only=True):
         session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
         run_options: config entries of RunOptions.
+        providers: the execution providers, the preferred one first.
+        provider_options: their options by name, by the name of the provider.
         disabled_optimizers: names of disabled graph transformers.
         shared_arena: whether the session uses an arena of the environment.
         saved_options: session options with which the runtime writes its optimized model once; that
@@ -93,6 +96,8 @@ class Point(Record, frozen=True, kw_only=True):
     undecided: bool = False
     offered: bool = False
     largest_high: float | None = None
+    providers: tuple[str, ...] = DEFAULT_PROVIDERS
+    provider_options: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
     @property
     def may_equal_defaults(self) -> bool:
@@ -123,6 +128,8 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     Attributes:
         model: the path of the original model.
         onnxruntime: the release that the figures were measured on.
+        device: the GPU whose memory the figures are; None if they are of the host, above the
+            baseline.
         before, after: figures of the defaults and of the chosen point; None if the search ended
             before they were measured.
         measured_once: whether `after` was measured in one process only, because the search ended
@@ -196,6 +203,7 @@ class Fix(PlottableRecord, frozen=True, kw_only=True):
     oldest_onnxruntime: str | None = None
     oldest_reason: str = ""
     write_problem: str = ""
+    device: Device | None = None
 
     @property
     def output(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from memdiag.records.base import PlottableRecord, Record
+from memdiag.records.device import Device
 from memdiag.records.dimension import Dimension
 
 LIMIT_SCHEMA: Literal["memdiag.limit/1"] = "memdiag.limit/1"
@@ -28,7 +29,7 @@ class CountedMemory(Record, frozen=True, kw_only=True):
 
 
 class LimitPoint(Record, frozen=True, kw_only=True):
-    """One trial: a new process in a new control group.
+    """One trial: a new process, in a new control group unless the memory on a GPU is limited.
 
     Attributes:
         limit_bytes: the limit; None for a trial without one.
@@ -36,13 +37,16 @@ class LimitPoint(Record, frozen=True, kw_only=True):
         phase: the phase in which it ended, unless it completed; empty for a program.
         load_s: the seconds until the session was created; None for a program, or if it was not.
         latency_s: the median of the runs, or the duration of the program; None if none completed.
-        peak_bytes: the most memory that the group counted; None if the kernel does not state it.
+        peak_bytes: the most memory that the group counted, or that the arena on the GPU took; None
+            if it is not stated.
         refault_bytes: contents of files that were dropped and read again, during the runs of a
             model, or in all of a program.
         load_refault_bytes: the same until the first run of a model had ended; 0 for a program.
         is_slow: whether the limit made it slow: files were read again, and the latency is more than
             `max_slowdown` times the usual one, or loading took more than twice as long. The usual
             times are the shortest of the trials in which nothing was read again.
+        device_bytes: the memory of the process on a GPU after the runs; None if the limit is not
+            for that, or if they did not complete.
         message: why it did not complete; empty if it did.
     """
 
@@ -56,6 +60,7 @@ class LimitPoint(Record, frozen=True, kw_only=True):
     load_refault_bytes: int = 0
     is_slow: bool = False
     message: str = ""
+    device_bytes: int | None = None
 
     @property
     def is_completed(self) -> bool:
@@ -76,6 +81,8 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
         is_measured_under_limits: whether the suggestion is from trials under limits, rather than
             from the memory that a process without a limit took.
         margin: the share of the request by which the suggested limit is larger.
+        device: the GPU whose memory is limited: limits are values of ``gpu_mem_limit``, and a peak
+            is that of the arena. None if the memory of the host is limited.
         uncounted_bytes: pages of libraries and files that other processes had in memory, and that
             no group counted here; the suggestion includes them.
         counted: the memory at the end of the runs without a limit; None without a control group.
@@ -116,6 +123,7 @@ class MemoryLimit(PlottableRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     message: str = ""
     duration_s: float
+    device: Device | None = None
 
     @property
     def unlimited(self) -> tuple[LimitPoint, ...]:

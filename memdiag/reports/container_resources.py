@@ -28,6 +28,21 @@ def compose_service(
     )
 
 
+def kubernetes_gpu(comments: Sequence[str]) -> str:
+    """Return the ``resources`` of a container in Kubernetes that has one GPU, after `comments`."""
+    return f"{_yaml_comment(comments)}resources:\n  limits:\n    nvidia.com/gpu: 1\n"
+
+
+def compose_gpu_service(name: str, comments: Sequence[str]) -> str:
+    """Return the service `name` of Compose that has one GPU."""
+    return (
+        f"{_yaml_comment(comments)}services:\n  {_compose_service_name(name)}:\n    deploy:\n"
+        "      resources:\n        reservations:\n          devices:\n"
+        "            - driver: nvidia\n              count: 1\n"
+        "              capabilities: [gpu]\n"
+    )
+
+
 def _yaml_comment(lines: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in lines)
 

@@ -5,6 +5,7 @@ import inspect
 
 from memdiag import rewrites
 from memdiag.comparison.optimizers import OPTIMIZERS
+from memdiag.defaults import CUDA_PROVIDER
 from memdiag.records.fix import REWRITE
 from memdiag.reports.rule_pages import all_detectors
 from memdiag.tuning.tuning_options import TuningOption, tuning_options
@@ -103,6 +104,10 @@ def _option_settings_text(option: TuningOption) -> str:
     """Return the settings of an option. A library is named without its path on this machine."""
     lines = [f"session option `{key}={value}`" for key, value in option.session_options.items()]
     lines += [f"run option `{key}={value}`" for key, value in option.run_options.items()]
+    lines += [
+        f"option `{key}={value}` of {CUDA_PROVIDER}"
+        for key, value in option.provider_options.items()
+    ]
     lines += [f"disabled graph transformer `{name}`" for name in option.disabled_optimizers]
     lines += [
         f"session option `{key}={value}`, when the model is saved"

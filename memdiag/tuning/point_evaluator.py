@@ -310,6 +310,10 @@ def _unmeasured_point(job: Job, chosen: Sequence[TuningOption]) -> Point:
         session_options=dict(job.session.options),
         environment=dict(job.session.environment),
         run_options=dict(job.session.run_options),
+        providers=tuple(job.session.providers),
+        provider_options={
+            name: dict(values) for name, values in job.session.provider_options.items()
+        },
         disabled_optimizers=tuple(job.session.disabled_optimizers),
         shared_arena=job.session.shared_arena,
         saved_options={

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from textwrap import wrap
 
+from memdiag.defaults import DEFAULT_PROVIDERS
 from memdiag.model.graph_index import OVERRIDABLE_SINCE_IR
 from memdiag.records.fix import Point
 from memdiag.runner.optimized_model import EXTERNAL_DATA_OPTION
@@ -19,7 +20,7 @@ _MALLOPT_PARAMETERS = {
 _MAX_DATA_FILES = 8
 """At most this many files of weights are watched for changes."""
 
-_PROVIDERS_ARGUMENT = 'providers=["CPUExecutionProvider"]'
+_CPU_PROVIDERS_ARGUMENT = 'providers=["CPUExecutionProvider"]'
 
 
 def session_program(
@@ -192,7 +193,7 @@ def _save_once_lines(model: str, point: Point, data: Sequence[str], listed: bool
     yield f'            {EXTERNAL_DATA_OPTION!r}, f"{{saved.name}}.data"'
     yield "        )"
     creation = (
-        f"ort.InferenceSession(MODEL, saving, {_PROVIDERS_ARGUMENT}{_disabled_argument(point)})"
+        f"ort.InferenceSession(MODEL, saving, {_CPU_PROVIDERS_ARGUMENT}{_disabled_argument(point)})"
     )
     if listed:
         yield "        import onnx"
@@ -226,11 +227,35 @@ def _shared_arena_lines() -> Iterator[str]:
 def _session_creation_lines(point: Point) -> Iterator[str]:
     source = "OPTIMIZED" if point.saved_options else "MODEL"
     disabled = _disabled_argument(point).removeprefix(", ")
+    if point.providers != DEFAULT_PROVIDERS:
+        yield from _provider_lines(point)
     yield "session = ort.InferenceSession("
-    yield f"    {source}, options, {_PROVIDERS_ARGUMENT}{',' if disabled else ''}"
+    yield f"    {source}, options, {_providers_argument(point)}{',' if disabled else ''}"
     if disabled:
         yield f"    {disabled},"
     yield ")"
+
+
+def _providers_argument(point: Point) -> str:
+    is_default = point.providers == DEFAULT_PROVIDERS
+    return _CPU_PROVIDERS_ARGUMENT if is_default else "providers=providers"
+
+
+def _provider_lines(point: Point) -> Iterator[str]:
+    """Yield the list of execution providers, each with its options."""
+    yield "providers = ["
+    for name in point.providers:
+        options = point.provider_options.get(name)
+        if not options:
+            yield f"    {name!r},"
+            continue
+        yield "    ("
+        yield f"        {name!r},"
+        yield "        {"
+        yield from (f"            {key!r}: {value!r}," for key, value in options.items())
+        yield "        },"
+        yield "    ),"
+    yield "]"
 
 
 def _disabled_argument(point: Point) -> str:

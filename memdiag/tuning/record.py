@@ -135,6 +135,7 @@ def fix_record(
         oldest_onnxruntime=published.oldest_onnxruntime,
         oldest_reason=published.oldest_reason,
         write_problem=published.problem,
+        device=evaluator.model_evaluator.device,
     )
 
 

@@ -6,25 +6,28 @@ in the order of the rows: those that saved the most memory on real models come f
 `memdiag.tuning.program` writes each setting as Python.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from memdiag.defaults import PINNED_ENVIRONMENT
+from memdiag.defaults import CUDA_PROVIDER, PINNED_ENVIRONMENT
 from memdiag.ort.releases import FOLDING_LIMITED_SINCE, ORT_FILE_MAPPED_SINCE
 from memdiag.ort.runtime import Runtime
 from memdiag.paths import ORT_SUFFIX
 from memdiag.runner.job import Job
 from memdiag.session_options import (
     ARENA_OPTION,
+    ARENA_STRATEGY_OPTION,
     FOLDING_LIMIT_OPTION,
     LEVEL_OPTION,
     ORT_IN_PLACE_OPTION,
     ORT_MAPPED_OPTION,
+    OWN_WEIGHTS_OPTION,
     PATTERN_OPTION,
     PREPACKING_OPTION,
     SHRINKAGE_OPTION,
+    SMALL_CUBLAS_WORKSPACE,
     THREADS_OPTION,
 )
 
@@ -43,6 +46,7 @@ _EXCLUSIVE_GROUPS = (
     {"disable-constant-folding", "folding-size-limit", "optimization-off"},
     {"disable-nchwc", "optimization-basic", "optimization-extended", "optimization-off"},
     {"disable-prepacking", "save-prepacked"},
+    {"device-shrinkage", "device-weights-apart"},
     {"jemalloc", "malloc-arenas", "mimalloc"},
     {"jemalloc", "mimalloc", "mmap-threshold"},
 )
@@ -57,13 +61,44 @@ def _is_always_relevant(job: Job) -> bool:
     return True
 
 
+def _is_device_job(job: Job) -> bool:
+    """Return whether memory on a GPU is to be saved."""
+    return job.records_device
+
+
+def _is_host_job(job: Job) -> bool:
+    """Return whether the memory of the CPU provider is to be saved."""
+    return not job.records_device
+
+
+def _is_device_job_with_convolutions(job: Job) -> bool:
+    return job.records_device and _has_convolutions(job.model)
+
+
+def _has_convolutions(model: Path) -> bool:
+    """Return whether a graph of `model` has a Conv; True if its graphs cannot be read."""
+    # Late: what lists the options needs no model.
+    from memdiag.model.graph_index import GraphIndex
+    from memdiag.model.model_file import open_model
+
+    with open_model(model) as model_file:
+        if model_file.is_ort_format:
+            return True
+        scopes = (scope for _, scope in GraphIndex(model_file))
+        return any(node.op_type == "Conv" for scope in scopes for node in scope.nodes)
+
+
 def _is_ort_format_job(job: Job) -> bool:
-    return job.model.suffix.lower() == ORT_SUFFIX
+    return _is_host_job(job) and job.model.suffix.lower() == ORT_SUFFIX
 
 
 def _is_onnx_format_job(job: Job) -> bool:
     """Return whether the graph is still to be optimized, and can be saved again."""
-    return not _is_ort_format_job(job)
+    return job.model.suffix.lower() != ORT_SUFFIX
+
+
+def _is_onnx_host_job(job: Job) -> bool:
+    return _is_host_job(job) and _is_onnx_format_job(job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +113,7 @@ class TuningOption:
         session_options: SessionOptions attributes and config entries.
         environment: variables that must be set before the process starts.
         run_options: config entries of RunOptions.
+        provider_options: options of the CUDA provider.
         disabled_optimizers: names of graph transformers to disable.
         shared_arena: whether to use an arena of the environment (see `Job`).
         model: another model file to load; None for the original.
@@ -89,7 +125,8 @@ class TuningOption:
             runs longer.
         changes_values: whether outputs may change beyond the order of sums.
         is_available: whether a release of onnxruntime, and this machine, have the option.
-        is_relevant: whether the option can make a difference to a job.
+        is_relevant: whether the option can make a difference to a job: by default, to any that is
+            not for the memory on a GPU.
         needs: requirements on the machine and the job, in a few words; empty if they are obvious.
     """
 
@@ -100,6 +137,7 @@ class TuningOption:
     session_options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     run_options: dict[str, str] = field(default_factory=dict)
+    provider_options: dict[str, str] = field(default_factory=dict)
     disabled_optimizers: tuple[str, ...] = ()
     shared_arena: bool = False
     model: Path | None = None
@@ -109,7 +147,7 @@ class TuningOption:
     same_kernels: bool = False
     changes_values: bool = False
     is_available: Callable[[Runtime], bool] = _is_always_available
-    is_relevant: Callable[[Job], bool] = _is_always_relevant
+    is_relevant: Callable[[Job], bool] = _is_host_job
     needs: str = ""
 
     def added_to(self, job: Job) -> Job:
@@ -121,10 +159,22 @@ class TuningOption:
             options={**before.options, **self.session_options},
             environment={**before.environment, **self.environment},
             run_options={**before.run_options, **self.run_options},
+            provider_options=self._added_provider_options(before.provider_options),
             disabled_optimizers=tuple(disabled),
             shared_arena=before.shared_arena or self.shared_arena,
         )
         return replace(job, model=self.model or job.model, session=session)
+
+    def _added_provider_options(
+        self, before: Mapping[str, Mapping[str, str]]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Return the options of providers with those of this option."""
+        if not self.provider_options:
+            return before
+        return {
+            **before,
+            CUDA_PROVIDER: {**before.get(CUDA_PROVIDER, {}), **self.provider_options},
+        }
 
 
 @cache
@@ -155,7 +205,7 @@ def _tuning_option_table() -> list[TuningOption]:
             " only while they are resident: the measured memory falls when the system evicts pages,"
             " and rises when they are read again.",
             save_options={"session.save_external_prepacked_constant_initializers": "1"},
-            is_relevant=_is_onnx_format_job,
+            is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
             name="map-ort-file",
@@ -223,7 +273,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Convolutions are slower.",
             disabled_optimizers=("NchwcTransformer",),
-            is_relevant=_is_onnx_format_job,
+            is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
             name="disable-prepacking",
@@ -240,6 +290,7 @@ def _tuning_option_table() -> list[TuningOption]:
             same_kernels=True,
             hurts="Tensors of a run are allocated one by one.",
             session_options={PATTERN_OPTION: "false"},
+            is_relevant=_is_always_relevant,
         ),
         TuningOption(
             name="arena-off",
@@ -286,7 +337,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="No fused and no blocked kernels: runs are usually slower.",
             session_options={LEVEL_OPTION: "basic"},
-            is_relevant=_is_onnx_format_job,
+            is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
             name="optimization-extended",
@@ -294,7 +345,7 @@ def _tuning_option_table() -> list[TuningOption]:
             costs_time=True,
             hurts="Convolutions are slower.",
             session_options={LEVEL_OPTION: "extended"},
-            is_relevant=_is_onnx_format_job,
+            is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
             name="optimization-off",
@@ -303,7 +354,7 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="Creating the session optimizes nothing: runs are usually much slower, unless the"
             " model was optimized when its file was written.",
             session_options={LEVEL_OPTION: "disable_all"},
-            is_relevant=_is_onnx_format_job,
+            is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
             name="same-as-requested",
@@ -313,6 +364,89 @@ def _tuning_option_table() -> list[TuningOption]:
             hurts="The arena grows by what is requested instead of doubling, in more and smaller"
             " regions.",
             shared_arena=True,
+        ),
+        *_device_option_rows(),
+    ]
+
+
+def _device_option_rows() -> list[TuningOption]:
+    """Return the options for the memory on a GPU.
+
+    The figures are of recorded sessions of onnxruntime 1.31.1 on an H100.
+    """
+    return [
+        TuningOption(
+            name="device-same-as-requested",
+            does="The arena on the GPU grows by what is requested instead of doubling"
+            " (kSameAsRequested).",
+            same_kernels=True,
+            hurts="Pieces that are as large as one request may not fit later ones: where the sizes"
+            " of inputs go up and come down again, the arena may end larger than with doubling.",
+            provider_options={ARENA_STRATEGY_OPTION: "kSameAsRequested"},
+            is_relevant=_is_device_job,
+            needs="a session on CUDA",
+        ),
+        TuningOption(
+            name="cublas-small-workspace",
+            does="Each handle of cuBLAS takes 128 KiB, and not 64 MiB, the default on an H100.",
+            hurts="Some matrix products may get a slower kernel. The variable is for all of the"
+            " process, other libraries that use cuBLAS included.",
+            environment=dict([SMALL_CUBLAS_WORKSPACE.split("=")]),
+            is_relevant=_is_device_job,
+            needs="a session on CUDA",
+        ),
+        TuningOption(
+            name="device-weights-apart",
+            does="Each weight is an allocation of its own, outside of the arena: its size does not"
+            " double when a run needs more.",
+            same_kernels=True,
+            hurts="The driver gives out pages of 2 MiB: many small weights take more.",
+            session_options={OWN_WEIGHTS_OPTION: "1"},
+            is_relevant=_is_device_job,
+            needs="a session on CUDA",
+        ),
+        TuningOption(
+            name="device-nhwc",
+            does="Convolutions run on values with the channels last, and need no copies of them in"
+            " another layout.",
+            # It may be faster as well. But other kernels may round differently, which must not
+            # spoil the first combination.
+            costs_time=True,
+            hurts="Other kernels run: outputs are rounded differently, filters are transposed, and"
+            " nodes that need the other layout get a Transpose.",
+            provider_options={"prefer_nhwc": "1"},
+            is_relevant=_is_device_job_with_convolutions,
+            needs="a session on CUDA, and a Conv node",
+        ),
+        TuningOption(
+            name="device-shrinkage",
+            does="The arena on the GPU returns its unused regions after every run. Weights are"
+            " outside of it, as they would keep regions in use.",
+            costs_time=True,
+            hurts="The peak of a run stays, and the next run asks the driver for the regions again:"
+            " 1.2 to 1.6 times the latency in a model of convolutions.",
+            session_options={OWN_WEIGHTS_OPTION: "1"},
+            run_options={SHRINKAGE_OPTION: "gpu:0"},
+            is_relevant=_is_device_job,
+            needs="a session on CUDA",
+        ),
+        TuningOption(
+            name="cudnn-small-workspace",
+            does="cuDNN chooses among algorithms of convolutions that take little working memory.",
+            costs_time=True,
+            hurts="These may be slower. It saved nothing in a model of convolutions.",
+            provider_options={"cudnn_conv_use_max_workspace": "0"},
+            is_relevant=_is_device_job_with_convolutions,
+            needs="a session on CUDA, and a Conv node",
+        ),
+        TuningOption(
+            name="cudnn-heuristic",
+            does="cuDNN chooses algorithms of convolutions by a rule, without trying them.",
+            costs_time=True,
+            hurts="The rule may choose a slower one. It saved nothing in a model of convolutions.",
+            provider_options={"cudnn_conv_algo_search": "HEURISTIC"},
+            is_relevant=_is_device_job_with_convolutions,
+            needs="a session on CUDA, and a Conv node",
         ),
     ]
 

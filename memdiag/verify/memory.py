@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memdiag.errors import MeasurementError, MemdiagError
 from memdiag.records.measured_change import Figures
@@ -10,6 +10,9 @@ from memdiag.records.profile import creation_s
 from memdiag.runner.job import Job
 from memdiag.runner.measured_child import AtSteady, ChildPause, MeasuredChild, Measurement
 from memdiag.verify.mapped_rows import row_tables, unread_row_bytes
+
+if TYPE_CHECKING:
+    from memdiag.verify.device_meter import DeviceFigures, DeviceMeter
 
 MAX_TRIES = 2
 """Processes to start for one measurement, if the first one is killed from outside."""
@@ -46,23 +49,27 @@ class MeasuredProcess(NamedTuple):
     Attributes:
         measurement: phases, memory and runs.
         unread_table_bytes: see `Figures`.
+        device: its memory on a GPU, if the job records that; None otherwise.
     """
 
     measurement: Measurement
     unread_table_bytes: int = 0
+    device: "DeviceFigures | None" = None
 
 
 def measure_once(job: Job) -> MeasuredProcess:
     """Measure `job` once, in a fresh process.
 
     Raises:
-        JobError: the run did not complete; the message describes its end.
+        JobError: the run did not complete, or did not use the device that it records; the message
+            describes its end.
         TimeLimitReached: the job's deadline passed.
         KeyboardInterrupt: the run was interrupted; the runner returns the measurement until then.
     """
     for _ in range(MAX_TRIES):
         job.limits.deadline.check()
-        measurement, unread_bytes = _measurement_with_unread(job)
+        meter = _device_meter(job)
+        measurement, unread_bytes = _measurement_with_unread(job, meter)
         if measurement.interrupted:
             raise KeyboardInterrupt
         if measurement.outcome.cause != "sigkill":
@@ -76,11 +83,23 @@ def measure_once(job: Job) -> MeasuredProcess:
             f"{outcome.status} in {outcome.phase}: {outcome.message.rstrip('.')}",
             _OUTCOME_ADVICE.get(outcome.status, ""),
         )
-    return MeasuredProcess(measurement, unread_bytes)
+    device = None if meter is None else meter.figures(measurement)
+    return MeasuredProcess(measurement, unread_bytes, device)
 
 
-def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
-    tables = row_tables(job.model)
+def _device_meter(job: Job) -> "DeviceMeter | None":
+    """Return what collects the memory of a child on its device; None if it reports none."""
+    if not job.records_device:
+        return None
+    # Late: a search on the CPU needs none of it.
+    from memdiag.verify.device_meter import DeviceMeter
+
+    return DeviceMeter(job)
+
+
+def _measurement_with_unread(job: Job, meter: "DeviceMeter | None") -> tuple[Measurement, int]:
+    # Tables that a device reads are on the device.
+    tables = () if job.records_device else row_tables(job.model)
     unread_bytes = 0
 
     def read_unread_bytes(pause: ChildPause) -> None:
@@ -88,7 +107,12 @@ def _measurement_with_unread(job: Job) -> tuple[Measurement, int]:
         if isinstance(pause, AtSteady):
             unread_bytes = unread_row_bytes(pause.pid, tables)
 
-    measurement = MeasuredChild(job, read_unread_bytes if tables else None).run()
+    child = MeasuredChild(
+        job,
+        read_unread_bytes if tables else None,
+        on_device_event=None if meter is None else meter.add_event,
+    )
+    measurement = child.run()
     return measurement, unread_bytes
 
 
@@ -107,11 +131,18 @@ def measure_interleaved(jobs: Sequence[Job], times: int) -> list[list[MeasuredPr
 
 
 def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> Figures:
-    """Return the medians of the processes `measured`; memory is above the baseline of each."""
+    """Return the medians of the processes `measured`.
+
+    Memory is that on the GPU if the processes recorded it; otherwise it is above the baseline of
+    each process.
+    """
     measurements = [process.measurement for process in measured]
-    peaks = [*map(_peak_above_baseline, measurements)]
-    steady, anonymous, files = zip(*map(_steady_above_baseline, measurements), strict=True)
-    retained = [measurement.allocator_retained_bytes or 0 for measurement in measurements]
+    peaks = [*map(_peak_bytes, measured)]
+    steady, anonymous, files = zip(*map(_steady_bytes, measured), strict=True)
+    retained = [
+        process.measurement.allocator_retained_bytes or 0 if process.device is None else 0
+        for process in measured
+    ]
     latencies = [run.latency_s for measurement in measurements for run in measurement.runs]
     return Figures(
         peak_bytes=round(median(peaks)),
@@ -128,6 +159,19 @@ def median_figures(measured: Sequence[MeasuredProcess], *, disk_bytes: int) -> F
         retained_bytes=round(median(retained)),
         unread_table_bytes=round(median(process.unread_table_bytes for process in measured)),
     )
+
+
+def _peak_bytes(process: MeasuredProcess) -> int:
+    if process.device is not None:
+        return process.device.peak_bytes
+    return _peak_above_baseline(process.measurement)
+
+
+def _steady_bytes(process: MeasuredProcess) -> tuple[int, int, int]:
+    """Return what `_steady_above_baseline` does; on a GPU all memory counts as anonymous."""
+    if process.device is not None:
+        return process.device.steady_bytes, process.device.steady_bytes, 0
+    return _steady_above_baseline(process.measurement)
 
 
 def _peak_above_baseline(measurement: Measurement) -> int:

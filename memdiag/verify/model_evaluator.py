@@ -7,7 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from memdiag.defaults import CUDA_PROVIDER
 from memdiag.errors import MeasurementError
+from memdiag.records.device import Device
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.runner.job import Feed, Job
 from memdiag.runner.session_server import SessionServer
@@ -133,6 +135,7 @@ class ModelEvaluator:
         onnxruntime: the release that models run on.
         session_count: number of sessions that were started.
         session_s: the duration of the creation of the original's session, in its process.
+        device: the GPU whose memory the figures are; None if they are those of the host.
 
     Raises:
         MeasurementError: the original cannot be run.
@@ -147,6 +150,8 @@ class ModelEvaluator:
     ) -> None:
         self.job = job
         self.session_count = 0
+        self.device: Device | None = None
+        self._device_notes: tuple[str, ...] = ()
         self._input_sets = input_sets
         self._timed = tuple(_timed_inputs(input_sets))
         self._quick_timed = _quick_timed_inputs(self._timed, input_sets)
@@ -156,13 +161,13 @@ class ModelEvaluator:
         self._needs_restart = False
         try:
             self.session_s = time.monotonic() - started
+            self.onnxruntime = self._server.onnxruntime
             self._reference = ReferenceOutputs(self._server, len(input_sets), scratch)
             self.before = self._measured_original(disk_bytes)
         except BaseException:
             self._server.close()
             raise
         self.unstable = self._reference.unstable
-        self.onnxruntime = self._server.onnxruntime
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +183,7 @@ class ModelEvaluator:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about what is not compared."""
-        return unstable_output_notes(self.unstable)
+        return (*unstable_output_notes(self.unstable), *self._device_notes)
 
     def memory_s(self, processes: int) -> float:
         """Return the expected duration of measuring the memory of so many processes."""
@@ -198,6 +203,12 @@ class ModelEvaluator:
         time."""
         pairs_s = self._inputs_comparison_s(self._timed[0], FEWEST_PAIRS)
         return self.session_s + sum(self._reference.run_s) + self._comparing.ratio * pairs_s
+
+    def applicable_bound(self, bound: Bound) -> Bound:
+        """Return `bound`; on a GPU at least that of kernels which round factors to TF32."""
+        cuda_options = self.job.session.provider_options.get(CUDA_PROVIDER, {})
+        rounds = self.job.records_device and cuda_options.get("use_tf32") != "0"
+        return bound.with_tf32() if rounds else bound
 
     def renew_original(self) -> None:
         """Compare with a new session of the original from now on.
@@ -222,11 +233,11 @@ class ModelEvaluator:
         Outputs may differ by `bound`. Latency is compared in up to `pairs` pairs of runs with each
         of the timed inputs, and with a `limit` only until it is decided whether the model is slower
         by more than that. A model that seems to be slower is compared again in new sessions, and
-        that result counts. It is by CPU time, unless the model has another number of threads: one
-        session of a model may be faster than another of the same model for its whole life, and CPU
-        time depends less on what else the machine does. If the wall clock shows in two pairs of
-        sessions that the model is slower, it is slower, whatever its CPU time. Inputs after the
-        first with which the model is slower are not compared.
+        that result counts. It is by CPU time, unless the model has another number of threads or
+        runs on a GPU: one session of a model may be faster than another of the same model for its
+        whole life, and CPU time depends less on what else the machine does. If the wall clock shows
+        in two pairs of sessions that the model is slower, it is slower, whatever its CPU time.
+        Inputs after the first with which the model is slower are not compared.
 
         With `is_quick` only the first timed inputs are compared and, if there is time, the inputs
         of the other sizes in turn; nothing is confirmed in new sessions.
@@ -240,6 +251,7 @@ class ModelEvaluator:
         Raises:
             TimeLimitReached: the job's deadline passed.
         """
+        bound = self.applicable_bound(bound)
         is_again = False
         while True:
             try:
@@ -308,6 +320,7 @@ class ModelEvaluator:
         Raises:
             MeasurementError: it does not run.
         """
+        self._leave_device()
         self.session_count += times
         (measurements,) = measure_interleaved([self._memory_job(job)], times)
         return median_figures(measurements, disk_bytes=disk_bytes)
@@ -331,6 +344,7 @@ class ModelEvaluator:
             MeasurementError: `job` does not run.
         """
         jobs = [self._memory_job(before or self.job), self._memory_job(job)]
+        self._leave_device()
         self.session_count += times * len(jobs)
         try:
             old, new = measure_interleaved(jobs, times)
@@ -346,6 +360,7 @@ class ModelEvaluator:
     def _measured_original(self, disk_bytes: int) -> Figures:
         """Return the figures of the original; from fewer processes where the time is short."""
         job, measured = self._memory_job(self.job), list[MeasuredProcess]()
+        self._leave_device()
         started = time.monotonic()
         while len(measured) < _ORIGINAL_PROCESSES:
             measured += measure_interleaved([job], 1)[0]
@@ -353,7 +368,24 @@ class ModelEvaluator:
             self._process_s = (time.monotonic() - started) / len(measured)
             if self._process_s > _MAX_PROCESS_SHARE * self.job.limits.deadline.remaining_s:
                 break
+        self._keep_device(measured[0])
         return median_figures(measured, disk_bytes=disk_bytes)
+
+    def _keep_device(self, process: MeasuredProcess) -> None:
+        """Keep the GPU of a measured process, and what is to be said of its figures."""
+        if process.device is None:
+            return
+        self.device = process.device.device
+        self._device_notes = (process.device.note,)
+
+    def _leave_device(self) -> None:
+        """End the original's session before memory is measured on a GPU.
+
+        What is in use there is read of all processes together.
+        """
+        if self.job.records_device:
+            self._server.close()
+            self._needs_restart = True
 
     def _timed_comparisons(
         self,
@@ -408,7 +440,8 @@ class ModelEvaluator:
         slow_inputs.sort(key=lambda inputs: -first_comparisons[inputs].ratio.low)
         self._server.close()
         self._needs_restart = True
-        if _job_thread_option(job) != _job_thread_option(self.job):
+        # The CPU only waits for a GPU.
+        if self.job.records_device or _job_thread_option(job) != _job_thread_option(self.job):
             return self._new_session_comparisons(job, slow_inputs, limit, by_cpu=False)
         comparisons = self._new_session_comparisons(job, slow_inputs, limit, by_cpu=True)
         if any(comparison.is_slower(limit) for comparison in comparisons.values()):

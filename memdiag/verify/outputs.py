@@ -1,7 +1,7 @@
 """Comparing the outputs of two models value by value, against a bound with a reason."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -19,6 +19,12 @@ _MIN_SUMMED_PRODUCTS = 64
 _HALF_UNITS = 2
 """Rounding units of fp16. In models with 1 to 24 layers, sessions with different optimizations
 differed by at most 0.3 units of the largest value."""
+
+_TF32_UNITS = 2
+_TF32_UNIT = 2.0**-10
+"""TF32 has the 10 bits of fp16 after the point. As many units are allowed as for fp16."""
+
+_GIVEN_REASON = "--max-difference"
 
 _VALUES_PER_CHUNK = 1 << 22
 
@@ -46,7 +52,20 @@ class Bound:
     @classmethod
     def given(cls, relative: float) -> "Bound":
         """Return the bound that a user gave."""
-        return cls(relative=relative, why="--max-difference", may_be_given=True)
+        return cls(relative=relative, why=_GIVEN_REASON, may_be_given=True)
+
+    def with_tf32(self) -> "Bound":
+        """Return the bound on a GPU, where kernels round the factors of products to TF32.
+
+        Two sessions of one model may get different kernels, of which only one rounds: the CUDA
+        provider permits TF32 unless `use_tf32` is 0, and cuDNN chooses a kernel by its time. A
+        bound that a user gave stays as it is.
+        """
+        relative = _TF32_UNITS * _TF32_UNIT
+        if self.why == _GIVEN_REASON or self.relative >= relative:
+            return self
+        why = "products of factors that kernels on the GPU may round to TF32"
+        return replace(self, relative=relative, why=why)
 
     @classmethod
     def reordered(cls, reduction: int, *, is_half: bool = False) -> "Bound":

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ import psutil
 import pytest
 
 import memdiag
+from memdiag.api.comparing.column_plans import ColumnPlan
+from memdiag.api.comparing.side_by_side import SideBySide
 from memdiag.comparison import run_optimizer, runtimes
 from memdiag.comparison.optimizers import Optimizer
 from memdiag.errors import ModelError, ProvisionError, RecordError, UsageError
 from memdiag.paths import distinct_names
 from memdiag.records.codec import decode, encode
 from memdiag.records.comparison import Comparison, ComparisonColumn
-from memdiag.runner.job import Deadline, TimeLimitReached
+from memdiag.runner.job import Deadline, Job, TimeLimitReached
 from memdiag.units import MIB
 from tests.api.small_models import model_of, save_model
 from tests.reports import profiles
@@ -478,3 +480,43 @@ def test_optimizers_get_a_part_of_a_time_limit(
     assert columns["hanging"].message.endswith("in the part of the time limit that optimizers have")
     assert columns["late"].status == "unavailable"
     assert columns["late"].message == "the time limit was reached before it was run"
+
+
+def test_a_provider_that_is_not_there_is_a_failed_column(abs_models: list[Path]) -> None:
+    found = compared(*abs_models[:2], providers=["CUDAExecutionProvider"])
+    for column in found.columns:
+        assert column.status == "failed"
+        assert "has no provider called CUDAExecutionProvider" in column.message
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        ({}, (False, True)),
+        ({"providers": ["CUDAExecutionProvider"]}, (True, True)),
+        # CUPTI takes memory on the GPU: all processes have it, or none.
+        ({"providers": ["CUDAExecutionProvider"], "xray": False}, (True, False)),
+    ],
+)
+def test_columns_on_a_gpu_record_its_memory(
+    options: dict[str, Any],
+    recorded: tuple[bool, bool],
+    abs_models: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs: list[Job] = []
+
+    def measure(self: SideBySide, plans: Sequence[ColumnPlan]) -> list[ComparisonColumn]:
+        jobs.extend(plan.job for plan in plans)
+        return []
+
+    monkeypatch.setattr(SideBySide, "measure", measure)
+    memdiag.compare(*abs_models[:2], **options)
+    assert {(job.records_device, job.records_allocations) for job in jobs} == {recorded}
+    providers = options.get("providers", ["CPUExecutionProvider"])
+    assert all([*job.session.providers] == providers for job in jobs)
+
+
+def test_options_of_a_provider_that_is_not_asked_for_are_refused(abs_models: list[Path]) -> None:
+    with pytest.raises(UsageError, match="is not among the execution providers"):
+        compared(*abs_models[:2], provider_options={"CUDAExecutionProvider": {"a": "1"}})

@@ -13,7 +13,7 @@ import memdiag
 from memdiag.api.options import (
     CompareOptions,
     EstimateOptions,
-    InputOptions,
+    FixOptions,
     ProfileOptions,
     options_of,
     options_with_defaults,
@@ -127,7 +127,7 @@ class Read(dict[str, Any]):
     [
         ("compare", CompareOptions),
         ("estimate", EstimateOptions),
-        ("fix", InputOptions),
+        ("fix", FixOptions),
         ("profile_config", ProfileOptions),
     ],
 )

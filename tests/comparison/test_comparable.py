@@ -5,7 +5,7 @@ from memdiag.comparison.comparable import comparability_of
 from memdiag.records.profile import Input, Profile
 from tests.reports import profiles
 
-MEMORY = {"peak", "steady", "mapped", "kept"}
+MEMORY = {"peak", "steady", "mapped", "device_peak", "device_steady", "kept"}
 ALWAYS = {"outputs", "load", "latency"}
 """Profiles have no outputs, and were not taken in turn."""
 

@@ -43,6 +43,7 @@ class ScriptedEvaluator:
     session_s: float = 0.0
     quickest_s: float = 2.0
     session_count: int = 0
+    device: None = None
     measured: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
 
@@ -52,6 +53,9 @@ class ScriptedEvaluator:
 
     def renew_original(self) -> None:
         """Nothing differs from session to session."""
+
+    def applicable_bound(self, bound: Bound) -> Bound:
+        return bound
 
     def memory_s(self, processes: int) -> float:
         return 10.0 * processes

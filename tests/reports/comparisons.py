@@ -2,6 +2,9 @@
 
 import msgspec
 
+from memdiag.comparison.changes import column_changes
+from memdiag.comparison.columns import with_profiles
+from memdiag.comparison.comparable import ComparableFigures
 from memdiag.records.comparison import (
     COMPARISON_SCHEMA,
     Bisection,
@@ -15,6 +18,7 @@ from memdiag.records.comparison import (
 )
 from memdiag.units import MIB
 from tests.comparison.columns import column, growth, measured
+from tests.reports import gpus, profiles
 
 PACKED = "lm_head/MatMul now packs model.shared.weight"
 
@@ -119,6 +123,27 @@ def bisected() -> Comparison:
     return msgspec.structs.replace(versions(), bisection=search)
 
 
+def gpus_compared() -> Comparison:
+    """Return profiles with memory on a GPU, of two strategies of the arena, and one on the CPU."""
+    columns = [
+        with_profiles(
+            ComparisonColumn(label=label, status="completed", message="", model="dense.onnx"),
+            [profile],
+        )
+        for label, profile in (
+            ("default", gpus.recorded_profile("dense_default")),
+            ("same", gpus.recorded_profile("dense_same")),
+            ("cpu", profiles.tied_if()),
+        )
+    ]
+    changes = [
+        change
+        for column in columns[1:]
+        for change in column_changes(columns[0], column, ComparableFigures())[0]
+    ]
+    return comparison(*columns, kind="profiles", changes=tuple(changes))
+
+
 def bisected_growth() -> Comparison:
     """Return the search for the end of a leak, which was found."""
     search = Bisection(metric="growth", before="1.20.1", after="1.21.0", candidates=5)
@@ -126,4 +151,4 @@ def bisected_growth() -> Comparison:
     return comparison(*columns, bisection=search)
 
 
-ALL = (versions, optimizers, nothing, alike, bisected, bisected_growth)
+ALL = (versions, optimizers, nothing, alike, gpus_compared, bisected, bisected_growth)

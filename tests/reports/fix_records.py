@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from memdiag.records.device import Device
 from memdiag.records.fix import FIX_SCHEMA, Fix, Point, Remedy
 from memdiag.records.measured_change import Figures, LatencyAt
 from memdiag.units import MIB
@@ -101,6 +102,41 @@ def fix(chosen_point: Point = CHOSEN, points: tuple[Point, ...] = POINTS, **chan
         session_count=20,
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def on_gpu() -> Fix:
+    """Return a fix of the memory on a GPU, in which common advice saved nothing."""
+
+    def gpu_point(*options: str, at: tuple[int, int], **fields: Any) -> Point:
+        settings = {
+            "session_options": {"enable_mem_pattern": "false"} if options else {},
+            "providers": ("CUDAExecutionProvider",),
+            "provider_options": (
+                {"CUDAExecutionProvider": {"arena_extend_strategy": "kSameAsRequested"}}
+                if options
+                else {}
+            ),
+        }
+        return msgspec.structs.replace(point(*options, at=at, **fields), **settings)
+
+    defaults = gpu_point(at=(1193, 1193), ratio=1.0, on_front=True)
+    chosen = gpu_point(
+        "patterns-off", "device-same-as-requested", at=(879, 879), ratio=1.01, on_front=True
+    )
+    return fix(
+        chosen,
+        (
+            defaults,
+            gpu_point("patterns-off", at=(937, 937), ratio=1.0),
+            gpu_point("device-same-as-requested", at=(1081, 979), ratio=1.0),
+            gpu_point("cudnn-heuristic", at=(1193, 1193)),
+            gpu_point("cudnn-small-workspace", at=(1193, 1191)),
+            chosen,
+        ),
+        model="dir/conv.onnx",
+        device=Device(name="NVIDIA H100 80GB HBM3"),
+        bound_reason="products of factors that kernels on the GPU may round to TF32",
+    )
 
 
 def verified(**changes: Any) -> Fix:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from memdiag.records.device import Device
 from memdiag.records.dimension import Dimension
 from memdiag.records.limit import CountedMemory, LimitPoint, MemoryLimit
 from memdiag.units import MIB
@@ -66,6 +67,31 @@ def limit(**fields: Any) -> MemoryLimit:
         duration_s=41.0,
     )
     return msgspec.structs.replace(made, **fields)
+
+
+def of_gpu() -> MemoryLimit:
+    """Return a record of the memory on a GPU: it works in 168 MiB, and fails in 160."""
+    failed: dict[str, Any] = {
+        "outcome": "failed",
+        "phase": "first_run",
+        "message": "Available memory of 33554432 is smaller than requested bytes of 41943040",
+    }
+    return limit(
+        smallest_bytes=168 * MIB,
+        comfortable_bytes=168 * MIB,
+        request_bytes=168 * MIB,
+        limit_bytes=202 * MIB,
+        uncounted_bytes=0,
+        counted=None,
+        group_version=None,
+        points=(
+            *(point(None, 0.01, peak_bytes=256 * MIB, device_bytes=929 * MIB) for _ in range(2)),
+            *(point(168, 0.0102, device_bytes=841 * MIB) for _ in range(3)),
+            killed(160, **failed),
+        ),
+        notes=(),
+        device=Device(name="NVIDIA H100 80GB HBM3", total_bytes=80 << 30),
+    )
 
 
 def without_group() -> MemoryLimit:

@@ -17,6 +17,7 @@ def test_everything_that_a_search_tries_is_explained() -> None:
     [
         ("externalize", "A remedy for `"),
         ("arena-off", "Set by: session option `enable_cpu_mem_arena=false`"),
+        ("device-nhwc", "Set by: option `prefer_nhwc=1` of CUDAExecutionProvider"),
         ("onnxslim", "onnxslim folds constants"),
         ("onnxruntime-all", "for this release of onnxruntime and this kind of CPU"),
         ("quantize-int4", "it is tried with `--max-difference`"),

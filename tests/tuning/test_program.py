@@ -317,3 +317,22 @@ def test_a_path_with_quotes_is_written_as_python_needs_it() -> None:
     program = session_program('it\'s "a" \\ model.onnx', point())
     compile(program, "snippet", "exec")
     assert repr('it\'s "a" \\ model.onnx') in program
+
+
+def test_a_program_for_a_gpu_names_the_options_of_the_provider() -> None:
+    on_device = msgspec.structs.replace(
+        point(),
+        providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
+        provider_options={"CUDAExecutionProvider": {"arena_extend_strategy": "kSameAsRequested"}},
+    )
+    program = session_program("m.onnx", on_device)
+    setup, _, creation = program.partition("providers = [\n")
+    values: dict[str, object] = {}
+    exec("providers = [\n" + creation.partition("session = ")[0], values)
+    assert values["providers"] == [
+        ("CUDAExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"}),
+        "CPUExecutionProvider",
+    ]
+    assert "options = ort.SessionOptions()" in setup
+    assert "MODEL, options, providers=providers" in creation
+    assert 'providers=["CPUExecutionProvider"]' in session_program("m.onnx", point())

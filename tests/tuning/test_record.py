@@ -27,7 +27,9 @@ class Recordable(Scripted):
 
     @property
     def model_evaluator(self) -> SimpleNamespace:
-        return SimpleNamespace(before=self.before, onnxruntime="1.32.0", further_sizes=())
+        return SimpleNamespace(
+            before=self.before, onnxruntime="1.32.0", further_sizes=(), device=None
+        )
 
     def evaluation(self, point: Point) -> None:
         """Return nothing: outputs and latencies of single inputs are made up nowhere."""

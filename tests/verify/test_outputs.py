@@ -73,3 +73,18 @@ def test_the_bound_follows_from_the_reduction() -> None:
         order = rng.permutation(reduction)
         found = output_difference("y", a @ b, a[:, order] @ b[order])
         assert 0 < found.relative <= Bound.reordered(reduction).relative
+
+
+def test_on_a_gpu_factors_may_be_rounded_to_tf32() -> None:
+    two_units = 2 * 2.0**-10
+    assert Bound.exact().with_tf32().relative == two_units
+    assert Bound.reordered(2048).with_tf32().relative == two_units
+    # Sums that may differ more anyhow, and what a user asks for, stay as they are.
+    for bound in (Bound.reordered(1 << 20), Bound.given(1e-6), Bound.given(0.1)):
+        assert bound.with_tf32() == bound
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    # TF32 keeps 10 bits after the point.
+    rounded = [(factor.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for factor in (a, b)]
+    difference = output_difference("y", a @ b, rounded[0] @ rounded[1]).relative
+    assert Bound.reordered(64).relative < difference <= two_units

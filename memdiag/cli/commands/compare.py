@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import get_args
 
-from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions
+from memdiag.api.options import CompareOptions, ConfigOptions, InputOptions, ProviderOptions
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR
 from memdiag.cli.options import (
     add_detail,
@@ -70,7 +70,7 @@ def configure(parser: ArgumentParser) -> None:
         " memory or load time differs).",
     )
     add_option(group, "time_limit_s", end=", with what was measured until then")
-    add_options(group, ConfigOptions)
+    add_options(group, ConfigOptions, ProviderOptions)
     group = parser.add_argument_group("Output")
     add_reports_folder(group, "reports/NAME.compare")
     add_format(

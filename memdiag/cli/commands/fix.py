@@ -4,7 +4,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from memdiag.api.options import InputOptions
+from memdiag.api.options import FixOptions
 from memdiag.cli import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from memdiag.cli.options import (
     add_detail,
@@ -66,7 +66,7 @@ def configure(parser: ArgumentParser) -> None:
         " try what changes values as well: weights of 8 and 4 bits (quantize-int8, quantize-int4),"
         " and denormal values as zero.",
     )
-    add_options(parser, InputOptions)
+    add_options(parser, FixOptions)
     parser.add_argument(
         "--sizes",
         metavar="N,N…",
@@ -88,6 +88,9 @@ def run(options: Namespace) -> int:
     process of its own. What saves memory, keeps the outputs and is as fast as before is kept,
     together. It prints a program to paste, and writes the new model if one is a part of the result.
     The original is not changed.
+
+    With --provider CUDAExecutionProvider the memory is that on the GPU, and the options are those
+    that change it.
 
     Ctrl-C or --time-limit ends the search with the best result so far.
 
@@ -118,7 +121,7 @@ def run(options: Namespace) -> int:
             sizes=None if options.sizes is None else read_sizes(options.sizes),
             time_limit_s=remaining_time_s(options.time_limit_s, started - reports_s),
             on_progress=line.show,
-            **read_options(options, InputOptions),
+            **read_options(options, FixOptions),
         )
     result = msgspec.structs.replace(result, command=command_line_words())
     with destination.written_reports(result) as report_paths:

@@ -80,6 +80,10 @@ def run(options: Namespace) -> int:
     without slowdown, the phase in which it is killed below, and a suggestion for the request and
     limit of a container. The output of a program is discarded.
 
+    With --provider CUDAExecutionProvider the memory on the GPU is limited: each trial sets
+    gpu_mem_limit, which needs no control group. The result is the smallest that works, and what it
+    costs.
+
     Writes limit.json, limit.html, limit.md and limit.png. Ctrl-C ends the search; the record up to
     then is written. Exit codes: 0; 2 on errors, if the search ended early, and where no control
     group can be created (the suggestion is then by the measured peak and the estimate).
@@ -111,7 +115,8 @@ def run(options: Namespace) -> int:
             machine_formats={"k8s": limit_kubernetes_yaml, "compose": limit_compose_yaml},
         )
         if result.message and (options.format != "console" or options.detail is Detail.ANSWER):
-            label = "ended early" if result.group_version else "no limit was tried"
+            has_trials = result.group_version is not None or result.device is not None
+            label = "ended early" if has_trials else "no limit was tried"
             print(f"memdiag: {label}: {plain(result.message)}", file=sys.stderr)
     return EXIT_ERROR if result.message else EXIT_CLEAN
 

@@ -104,7 +104,8 @@ def _usual_table_titles(comparison: Comparison) -> tuple[str, ...]:
     columns = [column for column in comparison.columns if column.measured is not None]
     # Speed and outputs of saved profiles are not compared.
     has_speed = comparison.kind != "profiles" and len(columns) < MAX_COMPLETE_COLUMNS
-    return ("Memory", "Growth over many runs", *(["Speed and outputs"] if has_speed else []))
+    memory = ("Memory", "Memory on the GPU", "Growth over many runs")
+    return (*memory, *(["Speed and outputs"] if has_speed else []))
 
 
 REPORT: Report[Comparison] = Report(

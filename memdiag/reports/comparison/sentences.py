@@ -21,6 +21,7 @@ from memdiag.records.comparison import (
     CopyChange,
     FigureChange,
     Latency,
+    MeasuredBytes,
     Metric,
 )
 from memdiag.records.finding import Finding
@@ -60,17 +61,24 @@ _COLUMN_STATUS_VERBS: Mapping[ColumnStatus, str] = {
     "limit": "exceeded the memory limit",
     "unavailable": "is not available",
 }
-_MEMORY_METRICS: Sequence[Metric] = ("peak", "steady")
+_DEVICE_METRICS: Sequence[Metric] = ("device_peak", "device_steady")
+"""Figures that only columns have that ran on a GPU."""
+
+_MEMORY_METRICS: Sequence[Metric] = (*_DEVICE_METRICS, "peak", "steady")
 _SHORT_TABLE_METRICS: Sequence[Metric] = (*_MEMORY_METRICS, "mapped")
 """Metrics of the table that is always printed."""
 
 _UNLISTED_METRICS: Sequence[Metric] = ("kept", "disk")
 _SPEED_METRICS: Sequence[Metric] = ("load", "latency")
+_STEADY_METRICS: Mapping[Metric, Metric] = {"peak": "steady", "device_peak": "device_steady"}
+"""The steady memory of each peak, which may have the same causes."""
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "peak": "peak",
     "steady": "steady",
     "mapped": "mapped",
+    "device_peak": "GPU peak",
+    "device_steady": "GPU steady",
     "kept": "memory kept",
     "growth": "growth",
     "load": "load",
@@ -132,7 +140,7 @@ def comparison_answer(comparison: Comparison) -> str:
         column for column in measured_columns if column.label not in reason_by_label
     ]
     if not reason_by_label:
-        answer = _compared_memory_answer(comparison, compared_columns)
+        answer = _memory_answer(comparison, compared_columns)
         remark = "the model does not run with these inputs: the sessions were only created"
         return f"{remark}; {answer}" if _is_never_run(comparison, measured_columns) else answer
     reasons = listed_names([*reason_by_label.values()], limit=1, separator="; ")
@@ -144,7 +152,7 @@ def comparison_answer(comparison: Comparison) -> str:
         [column for column in measured_columns if column.label in reason_by_label]
     )
     return (
-        f"{_compared_memory_answer(comparison, compared_columns)}; memory of"
+        f"{_memory_answer(comparison, compared_columns)}; memory of"
         f" {listed_names([*reason_by_label], limit=3)}"
         f" ({steady}) is not compared: {reasons}"
     )
@@ -154,6 +162,34 @@ def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -
     """Return whether no column's model was run, although it should have been."""
     sessions = [column.profile.session for column in columns if column.profile is not None]
     return comparison.kind != "profiles" and all(session.runs is None for session in sessions)
+
+
+def _memory_answer(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> str:
+    """Return the answer, after the memory on a GPU if that is in no difference."""
+    answer = _compared_memory_answer(comparison, columns)
+    if any(change.metric in _DEVICE_METRICS for change in comparison.changes):
+        return answer
+    return "; ".join(filter(None, (_one_sided_device_text(columns), answer)))
+
+
+def _joined_device_ranges(texts: list[str]) -> list[str]:
+    """Return `texts` with one for the peak and the steady memory on a GPU if they are equal."""
+    peak, steady = (_METRIC_WORDS[name] for name in _DEVICE_METRICS)
+    figures = [text.removeprefix(peak).removeprefix(steady) for text in texts[:2]]
+    if len(figures) == 2 and texts[0].startswith(peak) and figures[0] == figures[1]:
+        return [f"{peak} and steady{figures[0]}", *texts[2:]]
+    return texts
+
+
+def _one_sided_device_text(columns: Sequence[ComparisonColumn]) -> str:
+    """Return the memory on a GPU of some columns, if the others ran without one."""
+    sizes = [
+        f"{format_size(column.measured.device_steady.median)} in {plain(column.label)}"
+        for column in columns
+        if column.measured is not None and column.measured.device_steady is not None
+    ]
+    without = [column for column in columns if column.profile and column.profile.device is None]
+    return f"on the GPU {', '.join(sizes)}" if sizes and without else ""
 
 
 def _compared_memory_answer(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> str:
@@ -168,6 +204,7 @@ def _compared_memory_answer(comparison: Comparison, columns: Sequence[Comparison
         for name in _MEMORY_METRICS
         if name in changed_metrics | doubtful_metrics
     ]
+    ranges = _joined_device_ranges(ranges)
     first_column, *other_columns = columns
     if ranges:
         return (
@@ -338,15 +375,15 @@ def change_sentence(
     else:
         text = f"{plain(change.to)}: {difference}"
     causes = _first_causes_text(change.why, max_causes)
-    if causes and change.metric == "peak" and _has_causes_of_steady(comparison, change):
-        causes = "the causes of steady"
+    if causes and _has_causes_of_steady(comparison, change):
+        causes = f"the causes of {_METRIC_WORDS[_STEADY_METRICS[change.metric]]}"
     return f"{text}: {causes}" if causes else text
 
 
 def _has_causes_of_steady(comparison: Comparison, peak: FigureChange) -> bool:
-    """Return whether the steady memory of the same columns differs for the same causes."""
+    """Return whether a peak has the same causes as the steady memory of the same columns."""
     return any(
-        change.metric == "steady"
+        change.metric == _STEADY_METRICS.get(peak.metric)
         and (change.from_, change.to, change.why) == (peak.from_, peak.to, peak.why)
         for change in comparison.changes
     )
@@ -489,10 +526,16 @@ def _changed_figure_text(
 
 
 def _metric_median_bytes(metric: Metric, measured: ColumnFigures) -> int:
-    """Return the median of a part of memory; 0 for mapped files that were not measured."""
-    if metric == "mapped":
-        return measured.file.median if measured.file else 0
-    return (measured.peak if metric == "peak" else measured.steady).median
+    """Return the median of a part of memory; 0 for one that was not measured."""
+    figures: dict[Metric, MeasuredBytes | None] = {
+        "peak": measured.peak,
+        "steady": measured.steady,
+        "mapped": measured.file,
+        "device_peak": measured.device_peak,
+        "device_steady": measured.device_steady,
+    }
+    figure = figures[metric]
+    return 0 if figure is None else figure.median
 
 
 def _metric_size_text(metric: Metric, measured: ColumnFigures) -> str:
@@ -502,7 +545,10 @@ def _metric_size_text(metric: Metric, measured: ColumnFigures) -> str:
 
 def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> str:
     figures_by_label = {
-        column.label: column.measured for column in columns if column.measured is not None
+        column.label: column.measured
+        for column in columns
+        if column.measured is not None
+        if metric not in _DEVICE_METRICS or _metric_median_bytes(metric, column.measured)
     }
     end_labels, words = [*figures_by_label], ("from", "to")
     if len(figures_by_label) != 2:
@@ -515,7 +561,7 @@ def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> s
         f"{word} {_metric_size_text(metric, figures_by_label[end])} in {plain(end)}"
         for word, end in zip(words, end_labels, strict=True)
     )
-    return f"{metric} {' '.join(parts)}"
+    return f"{_METRIC_WORDS[metric]} {' '.join(parts)}"
 
 
 def _steady_range_text(columns: Sequence[ComparisonColumn]) -> str:

@@ -38,6 +38,7 @@ def comparison_tables(comparison: Comparison) -> tuple[TitledTable, ...]:
     models_title = "Models and runs of optimizers" if has_optimizers else "Models"
     titled_tables = (
         TitledTable("Memory", _memory_table(columns)),
+        TitledTable("Memory on the GPU", _device_table(columns)),
         TitledTable("Growth over many runs", _growth_table(columns)),
         TitledTable("Speed and outputs", _speed_table(columns)),
         TitledTable(models_title, _model_size_table(comparison)),
@@ -116,6 +117,26 @@ def _memory_table(columns: Sequence[records.ComparisonColumn]) -> Table:
     bar_column = Column(css="wide", legend=SIZE_BAR_LEGEND, formats=("html",))
     return _compared_columns_table(
         "memory", (peak_column, Column("in", wraps=True), *other_columns, bar_column), rows, caption
+    )
+
+
+def _device_table(columns: Sequence[records.ComparisonColumn]) -> Table:
+    """Return the memory on a GPU of the columns that ran on one; no rows if none did."""
+    rows = [
+        Row(
+            _column_label_cell(column),
+            _median_size_text(column.measured.device_peak),
+            _median_size_text(column.measured.device_steady),
+            plain(column.profile.device.device.name) if column.profile.device else "",
+        )
+        for column in columns
+        if column.measured and column.measured.device_steady and column.profile
+    ]
+    return _compared_columns_table(
+        "on the GPU",
+        (*_figure_columns("peak", "steady"), Column("GPU", wraps=True)),
+        rows,
+        "of the process, with the context and code",
     )
 
 

@@ -28,6 +28,7 @@ from memdiag.reports.fix.chart import draw_pareto_points, named_pareto_points, p
 from memdiag.reports.fix.sentences import (
     fix_answer,
     fix_facts,
+    idle_options_sentence,
     next_step_sentence,
     offered_point_sentences,
     result_conditions,
@@ -59,6 +60,7 @@ def document(fix: Fix) -> Document:
             SentenceBlock(title="Why", text=saving_reason(fix), detail=Detail.ANSWER),
             SentenceBlock(title="Do", text=next_step_sentence(fix), detail=Detail.ANSWER),
             SentenceBlock(title="Left", text=untried_changes_sentence(fix)),
+            SentenceBlock(title="In vain", text=idle_options_sentence(fix)),
             *(
                 SentenceBlock(title=name, text=text, formats=NOT_ON_TERMINALS)
                 for name, text in result_conditions(fix)
@@ -97,7 +99,7 @@ def _tried_point_blocks(fix: Fix) -> list[Block]:
             title="What was tried",
             table=points_table(fix, only_listed=False),
             short_table=points_table(fix, only_listed=False, limit=_MAX_SUMMARY_POINTS),
-            caption=f"{measured_text}. Memory is above the baseline; latency is relative to the"
+            caption=f"{measured_text}. Memory is {_memory_place(fix)}; latency is relative to the"
             " defaults, with its 95 % confidence interval, for combinations that save enough memory"
             " to be compared.",
             is_sortable=True,
@@ -127,12 +129,13 @@ def _chosen_change_blocks(fix: Fix) -> list[Block]:
         return []
     once_text = "after the change it was measured in one fresh process"
     usual_text = "medians of fresh processes, ± half of the range"
+    of_baseline = ": Python, onnxruntime and inputs"
     return [
         TableBlock(
             title="Before and after",
             table=change_table(memory_changes(fix), "figure"),
             formats=NOT_ON_TERMINALS,
-            caption="Memory is above the baseline: Python, onnxruntime and inputs;"
+            caption=f"Memory is {_memory_place(fix, of_baseline)};"
             f" {once_text if fix.measured_once else usual_text}.",
         ),
         TableBlock(
@@ -143,6 +146,14 @@ def _chosen_change_blocks(fix: Fix) -> list[Block]:
             f" ratio. Outputs: {outputs_text(fix)}.",
         ),
     ]
+
+
+def _memory_place(fix: Fix, of_baseline: str = "") -> str:
+    """Return what the figures of memory are of; `of_baseline` follows the word baseline."""
+    if fix.device is None:
+        return f"above the baseline{of_baseline}"
+    name = plain(fix.device.name)
+    return f"that of the process on the GPU{f' ({name})' if name else ''}, with its context"
 
 
 def _program_block(fix: Fix) -> CodeBlock:

@@ -43,6 +43,11 @@ def measured_sizes_text(fix: Fix) -> str:
     return sizes_clause(fix.dimensions, fix.further_sizes)
 
 
+def memory_word(fix: Fix, name: str) -> str:
+    """Return the name of a figure of memory, which says whether it is on a GPU."""
+    return name if fix.device is None else f"GPU {name}"
+
+
 def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
     """Return memory, load time and files before and after, peak and steady first.
 
@@ -56,11 +61,15 @@ def memory_changes(fix: Fix) -> tuple[BeforeAndAfter, ...]:
     if fix.measured_once:
         # Readers would take the spread of the figures before for the spread of both.
         peak_spread = steady_spread = 0
-    return (
-        _size_change("peak", before.peak_bytes, after.peak_bytes, peak_spread),
-        _size_change("steady", before.steady_bytes, after.steady_bytes, steady_spread),
+    parts = (
         _size_change("  anonymous", before.anonymous_bytes, after.anonymous_bytes),
         _size_change("  mapped files", before.file_and_shared_bytes, after.file_and_shared_bytes),
+    )
+    peak, steady = (memory_word(fix, name) for name in ("peak", "steady"))
+    return (
+        _size_change(peak, before.peak_bytes, after.peak_bytes, peak_spread),
+        _size_change(steady, before.steady_bytes, after.steady_bytes, steady_spread),
+        *(parts if fix.device is None else ()),
         _duration_change("load", before.load_s, after.load_s),
         _size_change("on disk", before.disk_bytes, after.disk_bytes),
     )

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from memdiag.defaults import CUDA_PROVIDER
 from memdiag.records.fix import REWRITE, Fix, Point, RemedyStatus
 from memdiag.reports.fix.before_and_after import (
     is_few_pairs_and_wide,
@@ -14,6 +15,7 @@ from memdiag.reports.fix.before_and_after import (
     mapped_tables_clause,
     measured_sizes_text,
     memory_changes,
+    memory_word,
     outputs_text,
     saving_text,
 )
@@ -42,6 +44,9 @@ _MIN_TRIMMED_BYTES = 16 * MIB
 _MAX_PROBLEM = 200
 _MAX_OFFERS = 5
 _MAX_REJECTED_NAMES = 6
+_MIN_SAVED_SHARE = 0.01
+"""Share of the peak and the steady memory together below which an option saves nothing."""
+
 _SEARCH_LIMIT_OPTIONS = ("--only", "--time-limit", "--out")
 
 
@@ -58,7 +63,10 @@ def fix_answer(fix: Fix) -> str:
         return f"{model}: nothing was verified, since {time_limit_clause}{sizes_clause}."
     start = f"{model}: {_budget_words(fix, chosen)}"
     if not chosen.option_names:
-        sizes = f"peak {format_size(after.peak_bytes)}, steady {format_size(after.steady_bytes)}"
+        sizes = (
+            f"{memory_word(fix, 'peak')} {format_size(after.peak_bytes)},"
+            f" {memory_word(fix, 'steady')} {format_size(after.steady_bytes)}"
+        )
         if not fix.is_conclusive and not (fix.budget and chosen.fits):
             return (
                 f"{model}: nothing was verified {_search_end_clause(fix)}. The defaults take "
@@ -124,8 +132,30 @@ def untried_changes_sentence(fix: Fix) -> str:
         return f"{left_text}: {_continuation_advice(fix)}." if left_text else ""
     verb = "was" if len(names) == 1 else "were"
     first_name = plain(next(iter(names)))
-    command = f"memdiag fix {shlex.quote(plain(fix.model))} --only {first_name}"
+    command = f"{_fix_command(fix)} --only {first_name}"
     return f"{listed_names(list(names), limit=3)} {verb} not tried in this time: {command}"
+
+
+def idle_options_sentence(fix: Fix) -> str:
+    """Return which options saved nothing alone on a GPU: some of them are common advice.
+
+    Empty for the memory of the host.
+    """
+    before = fix.before
+    if fix.device is None or before is None:
+        return ""
+    defaults_bytes = before.peak_bytes + before.steady_bytes
+    idle = [
+        f"{point_label(point)} ({format_size(point.figures.steady_bytes)})"
+        for point in fix.points
+        if len(point.option_names) == 1 and point.figures is not None
+        if _point_memory_key(point)[1] > (1 - _MIN_SAVED_SHARE) * defaults_bytes
+    ]
+    if not idle:
+        return ""
+    steady = format_size(before.steady_bytes)
+    names = ", ".join(idle)
+    return f"{names} saved nothing alone: the defaults take {steady} after the runs."
 
 
 def next_step_sentence(fix: Fix) -> str:
@@ -385,11 +415,16 @@ def _search_end_clause(fix: Fix) -> str:
 
 def _single_offer_advice(fix: Fix, point: Point) -> str:
     """Return how to compare the latency of `point`, the only point that is offered."""
-    model = shlex.quote(plain(fix.model)) + dim_option(fix.dimensions)
     names = ["rewrites" if name == REWRITE else name for name in point.option_names]
-    start = _unlimited_command(fix.command) or f"memdiag fix {model}"
+    start = _unlimited_command(fix.command) or _fix_command(fix) + dim_option(fix.dimensions)
     command = f"run {start} --only {','.join(names)}"
     return f". To compare its latency, and get its program if it is fast enough, {command}"
+
+
+def _fix_command(fix: Fix) -> str:
+    """Return the command that fixes the model, in the same memory."""
+    provider = "" if fix.device is None else f" --provider {CUDA_PROVIDER}"
+    return f"memdiag fix {shlex.quote(plain(fix.model))}{provider}"
 
 
 def _unlimited_command(command: Sequence[str]) -> str:
@@ -457,6 +492,8 @@ def _point_settings(point: Point) -> Iterator[str]:
     yield from (f"{name}={value}" for name, value in point.session_options.items())
     yield from (f"${name}={value} in the environment" for name, value in point.environment.items())
     yield from (f"{name}={value} for each run" for name, value in point.run_options.items())
+    for provider, options in point.provider_options.items():
+        yield from (f"{name}={value} of {provider}" for name, value in options.items())
     yield from (f"without the graph transformer {name}" for name in point.disabled_optimizers)
     if point.shared_arena:
         yield "an arena of the environment"

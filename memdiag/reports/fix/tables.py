@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from memdiag.records.fix import Fix, Point, Remedy, RemedyStatus
+from memdiag.reports.fix.before_and_after import memory_word
 from memdiag.reports.fix.chart import point_label, point_sizes
 from memdiag.reports.fix.sentences import point_problem_text, points_by_memory
 from memdiag.reports.table import Cell, Column, Row, Table
@@ -49,11 +50,11 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
     ]
     listed_rows = tuple(cells for is_listed, cells in rows if is_listed)
     unlisted_rows = tuple(cells for is_listed, cells in rows if not is_listed)
-    return Table(
+    table = Table(
         columns=(
             Column("changes", wraps=True, css="name"),
-            Column("peak", "right"),
-            Column("steady", "right"),
+            Column(memory_word(fix, "peak"), "right"),
+            Column(memory_word(fix, "steady"), "right"),
             Column("anonymous", "right", formats=("html",)),
             Column("mapped", "right", formats=("html",)),
             Column("load", "right", formats=("html",)),
@@ -62,6 +63,7 @@ def points_table(fix: Fix, *, only_listed: bool, limit: int | None = None) -> Ta
         ),
         rows=listed_rows if only_listed else listed_rows + unlisted_rows,
     )
+    return table if fix.device is None else table.without_empty_columns()
 
 
 def _point_rank(fix: Fix, point: Point) -> tuple[bool, ...]:
@@ -88,8 +90,9 @@ def _tried_point_row(fix: Fix, point: Point, peak: str, steady: str) -> Row:
         (
             figures.peak_bytes,
             figures.steady_bytes,
-            figures.anonymous_bytes,
-            figures.file_and_shared_bytes,
+            # Memory on a GPU has no such parts.
+            figures.anonymous_bytes if fix.device is None else None,
+            figures.file_and_shared_bytes if fix.device is None else None,
         )
         if figures
         else (None, None, None, None)

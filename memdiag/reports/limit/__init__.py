@@ -4,6 +4,7 @@ from memdiag.records import codec
 from memdiag.records.limit import MemoryLimit
 from memdiag.reports.blocks import (
     NOT_ON_TERMINALS,
+    Block,
     CodeBlock,
     Document,
     PictureBlock,
@@ -11,7 +12,13 @@ from memdiag.reports.blocks import (
     TableBlock,
     notes_block,
 )
-from memdiag.reports.container_resources import compose_service, kubernetes_resources
+from memdiag.reports.container_resources import (
+    compose_gpu_service,
+    compose_service,
+    kubernetes_gpu,
+    kubernetes_resources,
+)
+from memdiag.reports.limit.device import KUBERNETES_NOTE, device_limit_program
 from memdiag.reports.limit.picture import draw
 from memdiag.reports.limit.rows import limit_rows, trial_table
 from memdiag.reports.limit.sentences import (
@@ -28,8 +35,9 @@ def document(limit: MemoryLimit) -> Document:
     """Return the report of `limit`."""
     answer = limit_headline(limit)
     trials = trial_table(limit)
-    blocks = [
+    blocks: list[Block] = [
         SentenceBlock(title="Margin", text=suggestion_reason(limit)),
+        *_program_blocks(limit),
         CodeBlock(
             title="Kubernetes",
             text=limit_kubernetes_yaml(limit),
@@ -56,10 +64,7 @@ def document(limit: MemoryLimit) -> Document:
                 title="Time against limit",
                 alt="Time relative to the shortest without slowdown, for each limit that was tried."
                 " The table below contains the figures.",
-                hint="Crosses are limits under which it is killed, or takes far too long. Filled"
-                " marks are slow: contents of files were read again, and the time is above the"
-                " dotted line (loading: twice the shortest). Where nothing was read again, times"
-                " differ by what else the machine does.",
+                hint=_chart_hint(limit),
             ),
         )
     return Document(
@@ -73,15 +78,36 @@ def document(limit: MemoryLimit) -> Document:
     )
 
 
+def _program_blocks(limit: MemoryLimit) -> list[Block]:
+    """Return the program that sets a limit of the memory on a GPU."""
+    if limit.device is None:
+        return []
+    return [CodeBlock(title="Program", text=device_limit_program(limit), language="python")]
+
+
+def _chart_hint(limit: MemoryLimit) -> str:
+    if limit.device is not None:
+        return "Crosses are limits under which it fails. Times of different processes differ."
+    return (
+        "Crosses are limits under which it is killed, or takes far too long. Filled marks are slow:"
+        " contents of files were read again, and the time is above the dotted line (loading: twice"
+        " the shortest). Where nothing was read again, times differ by what else the machine does."
+    )
+
+
 def limit_kubernetes_yaml(limit: MemoryLimit) -> str:
     """Return the suggestion as the ``resources`` of a container in Kubernetes."""
     limit = codec.escaped_record(limit)
+    if limit.device is not None:
+        return kubernetes_gpu((*yaml_comments(limit), KUBERNETES_NOTE))
     return kubernetes_resources(limit.request_bytes, limit.limit_bytes, yaml_comments(limit))
 
 
 def limit_compose_yaml(limit: MemoryLimit) -> str:
     """Return the suggestion as a service of Compose."""
     limit = codec.escaped_record(limit)
+    if limit.device is not None:
+        return compose_gpu_service(service_name(limit), yaml_comments(limit))
     return compose_service(
         service_name(limit),
         limit.request_bytes,

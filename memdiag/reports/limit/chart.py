@@ -25,6 +25,7 @@ class LimitChart:
         load_ratio: the same for loading; None if it is not known.
         is_slow: whether the limit slows the program or model.
         failed: limits under which it does not work.
+        failed_label: how it ends under them.
         marks: the smallest limits, and the suggested ones.
         max_slowdown: the largest ratio that is not slow.
     """
@@ -35,6 +36,7 @@ class LimitChart:
     load_ratio: tuple[float | None, ...]
     is_slow: tuple[bool, ...]
     failed: tuple[int, ...]
+    failed_label: str
     marks: tuple[LimitMark, ...]
     max_slowdown: float
 
@@ -49,8 +51,8 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
     marks: list[LimitMark] = []
     for size, name in (
         (limit.smallest_bytes, "smallest"),
-        (limit.comfortable_bytes, "no slowdown"),
-        (limit.request_bytes, "request"),
+        (limit.comfortable_bytes if limit.device is None else None, "no slowdown"),
+        (limit.request_bytes if limit.device is None else None, "request"),
         (limit.limit_bytes, "limit"),
     ):
         if size is None:
@@ -68,6 +70,7 @@ def limit_chart(limit: MemoryLimit) -> LimitChart:
         load_ratio=tuple(relative_time(row.load_s, normal_times.load_s) for _, row in working_rows),
         is_slow=tuple(row.slow > 0 for _, row in working_rows),
         failed=tuple(size for size, _ in failed_rows),
+        failed_label="fails" if limit.device is not None else "killed, or too slow",
         marks=tuple(marks),
         max_slowdown=limit.max_slowdown,
     )

@@ -53,7 +53,7 @@ def _draw_times(axes: Axes, chart: LimitChart) -> None:
     if chart.failed:
         axes.plot(
             [x / unit for x in chart.failed], [1.0] * len(chart.failed), ls="", marker="x", ms=8,
-            mew=2, color=COLOR.peak, label="killed, or too slow",
+            mew=2, color=COLOR.peak, label=chart.failed_label,
         )  # fmt: skip
         axes.axvspan(0, max(chart.failed) / unit, color=COLOR.peak_soft, lw=0, zorder=0)
     axes.axhline(chart.max_slowdown, color=COLOR.rail, lw=1.0, ls=":")

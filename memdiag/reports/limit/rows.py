@@ -10,6 +10,7 @@ from memdiag.deploy.limit_bisection import LOAD_SLOWDOWN, usual_times
 from memdiag.records.limit import LimitPoint, MemoryLimit
 from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import plain
+from memdiag.session_options import DEVICE_LIMIT_OPTION
 from memdiag.units import MIB, format_duration, format_size
 
 
@@ -27,6 +28,7 @@ class LimitRow(NamedTuple):
             None if no trial completed.
         refault_bytes: the median of the bytes that slow trials read again, or all if none was slow.
         peak_bytes: the largest counted peak; None if it is not known.
+        device_bytes: the median of the memory on a GPU; None if it is not known.
     """
 
     limit_bytes: int | None
@@ -39,6 +41,7 @@ class LimitRow(NamedTuple):
     latency_s: float | None
     refault_bytes: int
     peak_bytes: int | None
+    device_bytes: int | None = None
 
     @property
     def works(self) -> bool:
@@ -76,6 +79,7 @@ def _limit_row(points: Sequence[LimitPoint]) -> LimitRow:
     slow_points = [point for point in completed_points if point.is_slow]
     peaks = [point.peak_bytes for point in points if point.peak_bytes is not None]
     timed_points = slow_points or completed_points
+    on_device = _known_median(point.device_bytes for point in points)
     refaults = [point.refault_bytes + point.load_refault_bytes for point in slow_points or points]
     return LimitRow(
         limit_bytes=points[0].limit_bytes,
@@ -88,6 +92,7 @@ def _limit_row(points: Sequence[LimitPoint]) -> LimitRow:
         latency_s=_known_median(point.latency_s for point in timed_points),
         refault_bytes=round(statistics.median(refaults)),
         peak_bytes=max(peaks, default=None),
+        device_bytes=None if on_device is None else round(on_device),
     )
 
 
@@ -114,6 +119,7 @@ def trial_table(limit: MemoryLimit) -> Table:
             Column("latency" if is_model else "duration", align="right"),
             Column("slower", wraps=True),
             Column("read again", align="right"),
+            Column("on the GPU", align="right"),
             Column("peak", align="right", css="less", formats=("markdown", "html")),
             Column(),
         ),
@@ -129,6 +135,7 @@ def trial_table(limit: MemoryLimit) -> Table:
                 "" if row.latency_s is None else format_duration(row.latency_s),
                 ", ".join(slowdown_texts(limit, row)),
                 format_size(row.refault_bytes) if row.refault_bytes >= MIB else "",
+                "" if row.device_bytes is None else format_size(row.device_bytes),
                 "" if row.peak_bytes is None else format_size(row.peak_bytes),
                 _limit_remark(limit, row),
                 is_strong=bool(_limit_remark(limit, row)),
@@ -161,6 +168,11 @@ def slowdown_texts(limit: MemoryLimit, row: LimitRow) -> list[str]:
 
 def _trial_caption(limit: MemoryLimit, rows: Sequence[LimitRow]) -> str:
     """Return what slow means, and why other times differ."""
+    if limit.device is not None:
+        return (
+            f"limit: {DEVICE_LIMIT_OPTION}, of the arena; on the GPU: all of the process after the"
+            " runs; times of different processes differ"
+        )
     remark = "where nothing was read again, times differ by what else the machine does"
     if not any(row.slow for row in rows):
         return remark
@@ -177,7 +189,7 @@ def _limit_remark(limit: MemoryLimit, row: LimitRow) -> str:
     if row.limit_bytes is None:
         return ""
     remark_by_limit = {limit.smallest_bytes: "smallest"}
-    if limit.comfortable_bytes is not None:
+    if limit.comfortable_bytes is not None and limit.device is None:
         is_both = limit.smallest_bytes == limit.comfortable_bytes
         remark_by_limit[limit.comfortable_bytes] = (
             "smallest, no slowdown" if is_both else "no slowdown"

@@ -6,6 +6,12 @@ from typing import NamedTuple
 
 from memdiag.paths import ONNX_SUFFIX, ORT_SUFFIX
 from memdiag.records.limit import LimitPoint, MemoryLimit
+from memdiag.reports.limit.device import (
+    device_advice,
+    device_answer,
+    device_details,
+    device_limit_reason,
+)
 from memdiag.reports.limit.rows import limit_rows, slowdown_texts
 from memdiag.reports.text import model_file_name, plain, shortened, sizes_clause
 from memdiag.units import MIB, counted, format_duration, format_size
@@ -47,6 +53,8 @@ class LimitHeadline(NamedTuple):
 
 def limit_headline(limit: MemoryLimit) -> LimitHeadline:
     """Return the answer of `limit`."""
+    if limit.device is not None:
+        return _device_headline(limit)
     is_model = limit.kind == "model"
     subject = model_file_name(limit.subject) if is_model else plain(limit.subject)
     return LimitHeadline(
@@ -67,6 +75,19 @@ def limit_headline(limit: MemoryLimit) -> LimitHeadline:
         facts=_limit_facts(limit),
         ended=plain(limit.message),
         ended_label="Ended early" if limit.group_version else "No limit was tried",
+    )
+
+
+def _device_headline(limit: MemoryLimit) -> LimitHeadline:
+    """Return the answer of a limit of the memory on a GPU."""
+    return LimitHeadline(
+        subject=model_file_name(limit.subject),
+        advice=device_advice(limit),
+        first=device_answer(limit),
+        second=device_details(limit),
+        facts=_limit_facts(limit),
+        ended=plain(limit.message),
+        ended_label="Ended early",
     )
 
 
@@ -173,6 +194,8 @@ def _counted_parts_text(limit: MemoryLimit) -> str:
 
 def suggestion_reason(limit: MemoryLimit) -> str:
     """Return where the suggested request and limit come from, with the reason for the margin."""
+    if limit.device is not None:
+        return device_limit_reason(limit)
     basis = (
         "the smallest limit without slowdown"
         if limit.is_measured_under_limits
@@ -210,6 +233,8 @@ def service_name(limit: MemoryLimit) -> str:
 
 def _limit_facts(limit: MemoryLimit) -> str:
     parts = [f"onnxruntime {plain(limit.onnxruntime)}"] if limit.onnxruntime else []
+    if limit.device is not None and limit.device.name:
+        parts.append(plain(limit.device.name))
     parts.append(counted(len(limit.points), "trial"))
     if limit.group_version is not None:
         parts.append(f"control groups v{limit.group_version}")
