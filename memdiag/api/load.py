@@ -9,7 +9,7 @@ from memdiag.records import codec
 from memdiag.records.base import Record
 from memdiag.records.profile import Profile
 from memdiag.records.schemas import RECORD_BY_SCHEMA, ReportedRecord
-from memdiag.records.sweep_job import JobResult
+from memdiag.records.sweep_job import JOB_SCHEMA, JobResult
 
 
 def load(path: str | Path) -> Record:
@@ -58,4 +58,5 @@ def load_reported(path: str | Path) -> ReportedRecord:
 
 
 def _record_types_by_schema() -> dict[str, type[Record]]:
-    return {name.replace("-", "/"): record_type for name, record_type in RECORD_BY_SCHEMA.items()}
+    types = {name.replace("-", "/"): record_type for name, record_type in RECORD_BY_SCHEMA.items()}
+    return {**types, JOB_SCHEMA: JobResult}

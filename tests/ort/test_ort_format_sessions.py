@@ -38,8 +38,13 @@ def ort_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def profiled(path: Path, **session: Any) -> Profile:
-    profile = memdiag.profile(path, runs=2, dims={"n": 4}, environment=PINNED, **session)
-    assert profile.outcome.status == "completed"
+    """Return a profile, on a busy machine the third one at the latest, with an exact peak."""
+    for _ in range(3):
+        profile = memdiag.profile(path, runs=2, dims={"n": 4}, environment=PINNED, **session)
+        assert profile.outcome.status == "completed"
+        peak_phase = profile.phase(profile.peak_phase) if profile.peak_phase else None
+        if peak_phase is not None and peak_phase.peak_kind == "exact":
+            break
     return profile
 
 
