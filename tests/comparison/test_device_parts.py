@@ -9,7 +9,7 @@ import pytest
 import memdiag
 from memdiag.comparison.device_parts import RELEASED_PART, device_part_differences
 from memdiag.records.comparison import Comparison, FigureChange
-from memdiag.records.device import DeviceMemory
+from memdiag.records.device import DeviceMemory, LedgerRow
 from memdiag.records.profile import Profile
 from memdiag.reports.comparison.sentences import comparison_answer
 from memdiag.units import MIB, format_size
@@ -117,6 +117,26 @@ def test_an_arena_that_was_read_in_one_only_is_not_compared() -> None:
     unread = replaced(read, ledger__rows=tuple(rows))
     assert device_part_differences(read, unread, of_peak=False) == {}
     assert device_part_differences(read, DeviceMemory(device=read.device), of_peak=False) == {}
+
+
+def test_what_other_processes_use_is_in_no_difference(tmp_path: Path) -> None:
+    plain = gpus.recorded_profile()
+    assert plain.device is not None
+    assert plain.device.ledger is not None
+    others = LedgerRow(
+        owner="other_processes", label="other processes", bytes=300 * MIB, basis="computed"
+    )
+    rows = [row for row in plain.device.ledger.rows if row.owner != "other_processes"]
+    busy = replaced(
+        plain,
+        device__ledger__used_bytes=plain.device.ledger.own_bytes + others.bytes,
+        device__ledger__rows=(*rows, others),
+    )
+    assert busy.device is not None
+    assert plain.device.steady_bytes == busy.device.steady_bytes
+    assert "device_steady" not in device_changes(compared(tmp_path, plain, busy))
+    differences = device_part_differences(plain.device, busy.device, of_peak=False)
+    assert {name: size for name, size in differences.items() if size} == {}
 
 
 def test_two_saved_profiles_are_compared_in_the_memory_on_the_gpu(tmp_path: Path) -> None:
