@@ -42,7 +42,7 @@ def profiled(path: Path, **session: Any) -> Profile:
     for _ in range(3):
         profile = memdiag.profile(path, runs=2, dims={"n": 4}, environment=PINNED, **session)
         assert profile.outcome.status == "completed"
-        peak_phase = profile.phase(profile.peak_phase) if profile.peak_phase else None
+        peak_phase = profile.phase(profile.peak_phase)
         if peak_phase is not None and peak_phase.peak_kind == "exact":
             break
     return profile
