@@ -179,6 +179,16 @@ def check_dims(dims: Any) -> None:
             raise UsageError(f"dimension {name!r}: {size} is larger than any dimension can be.")
 
 
+def check_fit_bytes(fit_bytes: int | None) -> None:
+    """Check the limit into which sizes should fit, in bytes; None if nothing has to fit.
+
+    Raises:
+        UsageError: the limit leaves no memory.
+    """
+    if fit_bytes is not None and fit_bytes <= 0:
+        raise ArgumentError("{fit_bytes} must be greater than 0.")
+
+
 def check_names(argument: str, names: Any, example: str) -> None:
     """Check that `names` is a list of names rather than a single one.
 

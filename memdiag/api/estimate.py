@@ -12,6 +12,7 @@ import msgspec
 from memdiag.api.arguments import (
     OnProgress,
     check_by_name,
+    check_fit_bytes,
     generation_config,
     ignore_progress,
     input_config,
@@ -109,8 +110,7 @@ def estimate(
     session = session_config(values)
     if runs < 0:
         raise ArgumentError("{runs} must be 0 or greater.")
-    if fit_bytes is not None and fit_bytes <= 0:
-        raise ArgumentError("{fit_bytes} must be greater than 0.")
+    check_fit_bytes(fit_bytes)
     if fit_bytes is None and not run:
         raise ArgumentError("{run=False} has no effect without {fit_bytes}. Leave it out.")
     generation = generation_config(

@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack, cast, get_args
 
-from memdiag.api.arguments import OnProgress, check_by_name, ignore_progress, model_path
+from memdiag.api.arguments import (
+    OnProgress,
+    check_by_name,
+    check_fit_bytes,
+    ignore_progress,
+    model_path,
+)
 from memdiag.api.estimating.estimated_settings import not_considered_notes
 from memdiag.api.estimating.fit import largest_fitting_size, searched_dimensions
 from memdiag.api.estimating.sizes import DimSizes, SizeGrid, size_grid
@@ -88,8 +94,7 @@ def estimate_device(
     values = options_with_defaults(DeviceEstimateOptions, options)
     session = session_config(values)
     _check_providers(session)
-    if fit_bytes is not None and fit_bytes <= 0:
-        raise ArgumentError("{fit_bytes} must be greater than 0.")
+    check_fit_bytes(fit_bytes)
     if values["context_bytes"] is not None and values["context_bytes"] < 0:
         raise ArgumentError("{context_bytes} must be 0 or greater.")
     config = _DeviceConfig(

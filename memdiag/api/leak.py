@@ -25,6 +25,7 @@ from memdiag.growth.model_observation import ModelObservation, OnGrowth, observe
 from memdiag.growth.model_runs import ModelRuns, RunPlan
 from memdiag.growth.observation import GrowthObservation
 from memdiag.model.model_file import open_model
+from memdiag.ort.cuda import prefers_cuda, require_cuda
 from memdiag.records.growth import Growth, Unit, Varied
 from memdiag.runner.job import InputConfig, Job, Limits, SessionConfig
 from memdiag.runner.nvml import uses_nvidia_device
@@ -112,6 +113,8 @@ def leak(
         reload=reload,
     )
     _check_leak_config(config, vary)
+    if prefers_cuda(config.session.providers) and options.get("python") is None:
+        require_cuda()
     return observe_model(model_path(model), config, on_progress=on_progress)
 
 

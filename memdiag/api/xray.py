@@ -30,7 +30,8 @@ from memdiag.runner.measured_child import (
     AtSteady,
     ChildPause,
 )
-from memdiag.runner.nvml import NO_READER_REASON, has_cuda, open_device_reader
+from memdiag.runner.nvml import NO_READER_REASON, open_device_reader
+from memdiag.system.loaded_runtime import has_loaded_cuda
 
 if TYPE_CHECKING:
     from memdiag.api.device_watch import DeviceWatch
@@ -85,7 +86,7 @@ def xray(
 
 def _device_use(pid: int) -> DeviceUse | None:
     """Return what a process has on NVIDIA's devices; None if it has not loaded CUDA."""
-    if not has_cuda(pid):
+    if not has_loaded_cuda(pid):
         return None
     reader = open_device_reader(pid)
     if reader is None:

@@ -87,7 +87,11 @@ FIGURES_BY_NAME: dict[str, BudgetFigure] = {
 """Every figure by its name. Resident memory is above the process's own baseline, except
 `process_peak`."""
 
-DEVICE_FIGURES = ("device_peak", "device_steady")
+DEVICE_FIGURES: tuple[Literal["device_peak", "device_steady"], ...] = (
+    "device_peak",
+    "device_steady",
+)
+"""Figures that only profiles have that ran on a GPU."""
 
 
 def figures_of(profile: Profile) -> dict[str, int]:

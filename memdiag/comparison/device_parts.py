@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from memdiag.device.ledger import COARSE_CONTEXT_LABEL, OWNER_LABELS
 from memdiag.records.comparison import ColumnFigures
 from memdiag.records.device import DeviceMemory, DeviceOwner, Ledger, LedgerRow
 from memdiag.units import MIB
@@ -27,8 +28,6 @@ _OUTSIDE_ARENA: frozenset[DeviceOwner] = frozenset(
         "unexplained",
     }
 )
-_OUTSIDE_ARENA_LABEL = "context, code and libraries"
-_VALUES_LABEL = "values and copies"
 
 
 def device_tolerance(before: ColumnFigures, after: ColumnFigures) -> int:
@@ -74,7 +73,7 @@ def _value_labels(ledger: Ledger) -> list[str]:
 
 def _part_name(row: LedgerRow, *, is_coarse: bool, joins_values: bool) -> str:
     if is_coarse and row.owner in _OUTSIDE_ARENA:
-        return _OUTSIDE_ARENA_LABEL
+        return COARSE_CONTEXT_LABEL
     if joins_values and row.owner in ("values", "weight_copies"):
-        return _VALUES_LABEL
+        return OWNER_LABELS["values"]
     return row.label

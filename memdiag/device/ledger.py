@@ -43,7 +43,7 @@ _OWNER_BY_PREFIX: tuple[tuple[str, DeviceOwner], ...] = (
     ("libcudnn", "cudnn"),
     (RUNTIME_LIBRARY, "runtime"),
 )
-_LABELS: dict[DeviceOwner, str] = {
+OWNER_LABELS: dict[DeviceOwner, str] = {
     "context": "context and code",
     "weights": "weights",
     "weight_copies": "weights in another layout",
@@ -60,7 +60,7 @@ _LABELS: dict[DeviceOwner, str] = {
     "unexplained": "not explained",
 }
 _COMPARED_VALUES_LABEL = "values"
-_COARSE_CONTEXT_LABEL = "context, code and libraries"
+COARSE_CONTEXT_LABEL = "context, code and libraries"
 _UNREAD_CONTEXT_LABEL = "context, code, libraries and arena"
 _UNREAD_LIBRARIES_LABEL = "arena, libraries and rounding"
 _UNREAD_RUNTIME_LABEL = "weights, values and arena"
@@ -80,7 +80,7 @@ _ALWAYS_SHOWN: frozenset[DeviceOwner] = frozenset(
 
 def ledger_row(owner: DeviceOwner, size: int, basis: LedgerBasis, label: str = "") -> LedgerRow:
     """Return the row of `owner`, called `label` or as its owner is in all reports."""
-    return LedgerRow(owner=owner, label=label or _LABELS[owner], bytes=size, basis=basis)
+    return LedgerRow(owner=owner, label=label or OWNER_LABELS[owner], bytes=size, basis=basis)
 
 
 def device_ledger(recording: DeviceRecording, mark: DeviceMark) -> Ledger | None:
@@ -148,7 +148,7 @@ def _remaining_rows(recording: DeviceRecording, mark: DeviceMark, rest: int) -> 
     is_arena_in_rest = is_coarse and _device_chunks(mark) is None
     context = context_bytes_after_deletion(recording)
     if context is None:
-        label = _UNREAD_CONTEXT_LABEL if is_arena_in_rest else _COARSE_CONTEXT_LABEL
+        label = _UNREAD_CONTEXT_LABEL if is_arena_in_rest else COARSE_CONTEXT_LABEL
         yield ledger_row("context", rest, "remainder", label if is_coarse else "")
         return
     yield ledger_row("context", context, "exact" if is_coarse else "computed")
@@ -339,7 +339,7 @@ def library_label(library: str) -> str:
     owner = _owner_of(library)
     if owner == "runtime":
         return "onnxruntime"
-    return (library or "unknown library") if owner == "other_library" else _LABELS[owner]
+    return (library or "unknown library") if owner == "other_library" else OWNER_LABELS[owner]
 
 
 def _owner_of(library: str) -> DeviceOwner:

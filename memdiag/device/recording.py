@@ -10,7 +10,14 @@ from typing import Literal
 from msgspec import field
 
 from memdiag.records.base import Record
-from memdiag.records.device import Device, DeviceSource, DeviceXray, MissingSource, TensorRTStep
+from memdiag.records.device import (
+    Device,
+    DeviceSource,
+    DeviceXray,
+    MissingSource,
+    TensorRTStep,
+    reason_of_source,
+)
 from memdiag.runner.log import ArenaRegion, ArenaReservation
 
 DEVICE_ARENA = "Cuda"
@@ -200,7 +207,7 @@ class DeviceRecording(Record, frozen=True, kw_only=True):
 
     def missing_reason(self, source: DeviceSource) -> str:
         """Return why `source` did not report until the end; empty if it did."""
-        return next((missing.reason for missing in self.missing if missing.source == source), "")
+        return reason_of_source(self.missing, source)
 
 
 def chunk_bytes(ranges: tuple[AddressRange, ...]) -> int:

@@ -26,7 +26,6 @@ class DeviceReadings:
         self._builder = RecordingBuilder()
         self._used_bytes: int | None = None
         self._missing: dict[str, str] = {}
-        self._is_used = False
 
     def add_event(self, event: ScriptEvent) -> None:
         """Take an event of the child; those about other things are ignored."""
@@ -42,7 +41,6 @@ class DeviceReadings:
         Args:
             arenas: what its heap says of the arenas on the device; None if it says nothing.
         """
-        self._is_used = True
         events = self._builder.allocations
         live = None if events is None else live_allocations(events, math.inf)
         return msgspec.structs.replace(
@@ -55,8 +53,6 @@ class DeviceReadings:
 
     def notes(self) -> list[str]:
         """Return sentences on the sources that reported nothing."""
-        if not self._is_used:
-            return ["the memory on the GPU was not read: the session does not use it"]
         return [
             f"of the memory on the GPU {source} reported nothing, or not until the end: {reason}"
             for source, reason in self._missing.items()

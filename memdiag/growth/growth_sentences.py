@@ -23,6 +23,7 @@ from memdiag.records.growth import (
     Slope,
     Unit,
 )
+from memdiag.session_options import SHRINKAGE_OPTION
 from memdiag.units import GIB, KIB, MIB, counted, format_duration, format_rate, format_size, some_of
 
 OWNER_LABELS: Final[Mapping[GrowingOwner, str]] = {
@@ -266,7 +267,7 @@ def growth_advice(
         case "high_water", _:
             return (
                 "limit the size of inputs, or let runs shrink the arena: run config entry"
-                f" memory.enable_memory_arena_shrinkage = cpu:0, and {PINNED_TEXT} in the"
+                f" {SHRINKAGE_OPTION} = cpu:0, and {PINNED_TEXT} in the"
                 " environment, without which malloc keeps much of it"
             )
         case "patterns", _:

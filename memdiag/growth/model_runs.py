@@ -13,6 +13,7 @@ from memdiag.attribution.address_space import PAGE_BYTES
 from memdiag.errors import MeasurementError
 from memdiag.growth.growing_blocks import KnownContent
 from memdiag.growth.moment import MemoryMoment, read_moment
+from memdiag.paths import path_text
 from memdiag.records.growth import RunSample
 from memdiag.runner.child import Child
 from memdiag.runner.failure_text import failure_text
@@ -136,7 +137,8 @@ class ModelRuns:
 
         Raises:
             XrayError: the child cannot be read.
-            MeasurementError: the child has ended.
+            MeasurementError: the child has ended, or its session does not use the device that was
+                asked for.
         """
         # First, so that what the child allocates for the answer is released again.
         readings = self._device_at_mark()
@@ -161,11 +163,21 @@ class ModelRuns:
         return bool(self._next_answer("trimmed")["possible"])
 
     def _device_at_mark(self) -> "DeviceReadings | None":
-        """Have the child report its device; return None if its session does not use one."""
+        """Have the child report its device; return None if none was asked for.
+
+        Raises:
+            MeasurementError: the session does not use the device that was asked for.
+        """
         if self._device is None:
             return None
         self._child.send({"do": "mark_device"})
-        return self._device if self._next_answer("marked")["has_device"] else None
+        if not self._next_answer("marked")["has_device"]:
+            raise MeasurementError(
+                f"{path_text(self.model)}: onnxruntime created the session without the provider for"
+                " the GPU. memdiag explain provider-fallback has the causes; without --provider the"
+                " memory of the host is judged."
+            )
+        return self._device
 
     def _end(self) -> None:
         """End the child."""

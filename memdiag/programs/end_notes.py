@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterator
 from memdiag.programs.recorded_program import RecordedProgram
 from memdiag.programs.unhooked_process import runtime_note
 from memdiag.runner.child import is_measurement
-from memdiag.units import counted, format_size, some_of
+from memdiag.runner.job import fallback_text, missing_providers
+from memdiag.runner.nvml import uses_nvidia_device
+from memdiag.units import counted, format_size, plural, some_of
 
 
 def unread_note(program: RecordedProgram) -> Iterator[str]:
@@ -92,3 +94,20 @@ def unrecorded_notes(program: RecordedProgram) -> Iterator[str]:
                 " Python was started with -I, -E or -S, another memdiag run records them, or it"
                 " was forked while onnxruntime was imported"
             )
+
+
+def fallback_notes(program: RecordedProgram) -> Iterator[str]:
+    """Yield a note on the sessions without a provider for a GPU that the program asked for."""
+    numbers_by_text: dict[str, list[int]] = {}
+    for session in program.sessions:
+        requested = session.description.providers
+        missing = missing_providers(requested, session.providers) if session.providers else []
+        if uses_nvidia_device(missing):
+            text = fallback_text(missing, session.providers)
+            numbers_by_text.setdefault(text, []).append(session.number)
+    for text, numbers in numbers_by_text.items():
+        sessions = plural(len(numbers), "session", "sessions")
+        yield (
+            f"{sessions} {some_of([*map(str, numbers)])}: {text}; memdiag explain provider-fallback"
+            " has the causes"
+        )

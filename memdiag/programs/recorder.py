@@ -12,6 +12,7 @@ from typing import Final
 
 from memdiag.programs.device_sampling import DeviceSampling
 from memdiag.programs.end_notes import (
+    fallback_notes,
     missing_xray_note,
     released_sessions_note,
     still_running_note,
@@ -173,6 +174,7 @@ class Recorder(RecordedProgram):
             self.notes += released_sessions_note(self)
         self.notes += still_running_note(self, root)
         self.notes += unrecorded_notes(self)
+        self.notes += fallback_notes(self)
 
     def watch(
         self,

@@ -9,6 +9,7 @@ from typing import TypeVar
 from memdiag.programs.recording_part import PartSession
 from memdiag.records.phases import RUN_PHASES
 from memdiag.records.run import ProcessXray, ProgramRun, ProgramSession
+from memdiag.session_options import SHRINKAGE_OPTION
 from memdiag.units import counted, format_size, some_of
 
 K = TypeVar("K", bound=Hashable)
@@ -18,7 +19,7 @@ MIN_TOGETHER_S = 1.0
 and the new one for a moment."""
 
 SHRINKAGE_CODE = (
-    'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("memory.enable_memory_arena_shrinkage",'
+    f'ro = onnxruntime.RunOptions(); ro.add_run_config_entry("{SHRINKAGE_OPTION}",'
     ' "cpu:0"); session.run(None, feeds, ro)'
 )
 """A run at whose end the arena returns free regions to the system."""

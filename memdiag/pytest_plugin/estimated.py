@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from memdiag.api.arguments import check_dims
@@ -13,7 +11,7 @@ from memdiag.budgets.estimates import ESTIMATED_FIGURES, judge_estimate
 from memdiag.budgets.parsing import merged_budgets, parse_budget
 from memdiag.errors import UsageError
 from memdiag.pytest_plugin import BUDGET_MARKER
-from memdiag.pytest_plugin.profiling import path_from_here
+from memdiag.pytest_plugin.profiling import marked_model, path_from_here
 from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
 from memdiag.pytest_plugin.summary import record_judgement
 from memdiag.records.budget import Budget, Judgement
@@ -54,10 +52,7 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
         UsageError: an argument is not valid.
         MemdiagError: as `memdiag.estimate`.
     """
-    if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
-        raise UsageError(
-            f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
-        )
+    model = marked_model(mark)
     option_names = (ESTIMATED_ARGUMENT, *ESTIMATE_OPTIONS)
     limits = {name: value for name, value in mark.kwargs.items() if name not in option_names}
     estimated_limits = {
@@ -81,7 +76,7 @@ def estimate_marked(item: pytest.Item, mark: pytest.Mark, defaults: Budget) -> N
             f"{BUDGET_MARKER}: {ESTIMATED_ARGUMENT}=True does not start the interpreter of"
             ' --memdiag-python. Name its release: for_onnxruntime="1.24.4".'
         )
-    model = path_from_here(item.config, Path(mark.args[0]))
+    model = path_from_here(item.config, model)
     judgement = judge_estimate(estimate(model, details=False, **options), budget)
     record_judgement(item, judgement, remark="estimated")
     item.stash.setdefault(_ESTIMATE_JUDGEMENTS, []).append(judgement)

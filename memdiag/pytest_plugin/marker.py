@@ -21,6 +21,7 @@ from memdiag.pytest_plugin import BUDGET_MARKER, estimated, growth
 from memdiag.pytest_plugin.process_budget import TEST_LIMITS, process_budget
 from memdiag.pytest_plugin.profiling import (
     CachedProfileRunner,
+    marked_model,
     outcome_sentence,
     path_from_here,
 )
@@ -80,17 +81,13 @@ class MarkerArguments:
         Raises:
             UsageError: an argument is not valid.
         """
-        if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
-            raise UsageError(
-                f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
-            )
+        model = marked_model(mark)
         for limit in TEST_LIMITS:
             if limit in mark.kwargs:
                 raise UsageError(
                     f"{BUDGET_MARKER}: {limit} is a limit of the test itself, not of a model. Write"
                     f" it in a marker of its own: {BUDGET_MARKER}({limit}=…)."
                 )
-        model = Path(mark.args[0])
         option_names = (*_MARKER_OPTIONS, *_PROFILE_OPTIONS)
         if growth.GROWTH_ARGUMENT in mark.kwargs:
             option_names = (*option_names, growth.GROWTH_ARGUMENT, *growth.LEAK_OPTIONS)

@@ -13,7 +13,8 @@ import memdiag
 from memdiag.api.budget import with_pinned_malloc
 from memdiag.api.measurement_lock import measurement_lock
 from memdiag.defaults import XrayTime
-from memdiag.errors import MeasurementError
+from memdiag.errors import MeasurementError, UsageError
+from memdiag.pytest_plugin import BUDGET_MARKER
 from memdiag.pytest_plugin.settings import SETTINGS_STASH_KEY
 from memdiag.records.profile import Profile
 from memdiag.reports.profile.headline import profile_headline
@@ -87,6 +88,19 @@ class CachedProfileRunner:
         file_version = (stat.st_mtime_ns, stat.st_size) if stat else None
         values = sorted((name, repr(value)) for name, value in options.items())
         return (path, file_version, tuple(values), self._pinned)
+
+
+def marked_model(mark: pytest.Mark) -> Path:
+    """Return the path of the model of a marker.
+
+    Raises:
+        UsageError: the marker has no path, or more than one argument without a name.
+    """
+    if len(mark.args) != 1 or not isinstance(mark.args[0], str | Path):
+        raise UsageError(
+            f'{BUDGET_MARKER} needs the path of one model, as {BUDGET_MARKER}("model.onnx", …).'
+        )
+    return Path(mark.args[0])
 
 
 def path_from_here(config: pytest.Config, model: Path) -> Path:

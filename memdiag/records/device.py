@@ -1,5 +1,6 @@
 """The memory of a process on a GPU: a part of a profile."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import field
@@ -58,6 +59,11 @@ class MissingSource(Record, frozen=True, kw_only=True):
     source: DeviceSource
     reason: str
     last_mark: str = ""
+
+
+def reason_of_source(missing: Sequence[MissingSource], source: DeviceSource) -> str:
+    """Return why `source` did not report until the end; empty if it is not among `missing`."""
+    return next((item.reason for item in missing if item.source == source), "")
 
 
 class LedgerRow(Record, frozen=True, kw_only=True):
@@ -314,4 +320,4 @@ class DeviceMemory(Record, frozen=True, kw_only=True):
 
     def missing_reason(self, source: DeviceSource) -> str:
         """Return why `source` did not report until the end; empty if it did."""
-        return next((missing.reason for missing in self.missing if missing.source == source), "")
+        return reason_of_source(self.missing, source)

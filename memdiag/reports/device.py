@@ -31,7 +31,7 @@ from memdiag.reports.blocks import (
 from memdiag.reports.device_weights import device_weight_blocks
 from memdiag.reports.findings import FindingText
 from memdiag.reports.table import BarPart, Cell, Column, Row, Table
-from memdiag.reports.text import mebibytes_text, plain
+from memdiag.reports.text import known_mebibytes_text, mebibytes_text, plain
 from memdiag.units import MIB, counted, format_size
 
 _MAX_FACTOR = 10
@@ -302,10 +302,7 @@ def _owner_table(ledger: Ledger | None) -> Table:
 
 def _phase_table(phases: Sequence[DevicePhase]) -> Table:
     """Return what each phase had and kept, with exact peaks if they are known."""
-
-    def size(size_bytes: int | None, *, signed: bool = False) -> str:
-        return "" if size_bytes is None else mebibytes_text(size_bytes, 0, signed=signed)
-
+    size = known_mebibytes_text
     # What the deletion of the session starts with is in the row above.
     peaks = {phase.name: phase.peak_bytes for phase in phases if phase.name != "deleted"}
     highest = max(peaks, key=lambda name: peaks[name] or 0, default="")

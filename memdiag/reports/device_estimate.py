@@ -67,6 +67,8 @@ def _fit_text(estimate: DeviceEstimate) -> str:
         values = counted(estimate.unknown_values, "value")
         return f"what fits in {format_limit(limit)} cannot be said: {values} of unknown size."
     at = f"{_sizes_text(estimate)}, " if estimate.dimensions else ""
+    if len(estimate.runs) > 1:
+        at = f"if each session runs all {len(estimate.runs)} combinations of sizes, "
     texts = (_largest_text(estimate, fit), f"{at}{_count_text(fit)}")
     return f"in {format_limit(limit)} fit: {'; '.join(filter(None, texts))}. (predicted)"
 
@@ -96,9 +98,10 @@ def _missing_texts(estimate: DeviceEstimate) -> list[str]:
     texts = []
     if estimate.context_device:
         context = format_size(estimate.ledger.bytes_of("context"))
+        cublas = format_size(estimate.ledger.bytes_of("cublas"))
         texts.append(
-            f"the context and code of your GPU (--gpu-context); {context} are those of an"
-            f" {plain(estimate.context_device)}"
+            f"the context and code of your GPU (--gpu-context), and its cuBLAS; {context} and"
+            f" {cublas} are those of an {plain(estimate.context_device)}"
         )
     if any(other.high_bytes > other.low_bytes for other in estimate.configurations):
         texts.append(
@@ -113,10 +116,20 @@ def _missing_texts(estimate: DeviceEstimate) -> list[str]:
 
 def _configuration_texts(estimate: DeviceEstimate) -> list[str]:
     """Return what configurations take that take less, and what fits with them."""
-    return [
-        _configuration_text(estimate, configuration)
+    smaller = [
+        configuration
         for configuration in estimate.configurations[1:]
         if configuration.high_bytes < estimate.given.high_bytes
+    ]
+    # All changes together may take more than the best one of them.
+    least_bytes = min(
+        (item.high_bytes for item in smaller if len(item.changes) == 1),
+        default=estimate.given.high_bytes,
+    )
+    return [
+        _configuration_text(estimate, configuration)
+        for configuration in smaller
+        if len(configuration.changes) == 1 or configuration.high_bytes < least_bytes
     ]
 
 

@@ -12,14 +12,13 @@ from memdiag.reports.table import Cell, Column, Row, Table
 from memdiag.reports.text import mebibyte_decimals
 from memdiag.reports.xray.memory_owners import rounded_mebibytes
 from memdiag.reports.xray.weight_copies import (
+    MAX_CONSOLE_WEIGHT,
     copy_label,
     display_name,
     parameters_text,
     unlocated_sentences,
 )
 from memdiag.units import counted, format_duration, format_size, some_of
-
-_MAX_CONSOLE_WEIGHT = 30
 
 
 def device_weight_blocks(xray: DeviceXray) -> list[Block]:
@@ -54,7 +53,7 @@ def _copy_table(copies: Sequence[DeviceCopy]) -> Table:
     largest_first = sorted(by_weight.values(), key=lambda same: -sum(copy.bytes for copy in same))
     return Table(
         columns=(
-            Column("weight on the GPU", css="name", max_width=_MAX_CONSOLE_WEIGHT),
+            Column("weight on the GPU", css="name", max_width=MAX_CONSOLE_WEIGHT),
             Column("copy"),
             Column("MiB", "right"),
             Column("state"),

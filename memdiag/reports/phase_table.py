@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 
 from memdiag.records.phases import PhaseName
 from memdiag.records.profile import PeakKind, Phase
 from memdiag.reports.table import BarPart, Cell, Column, Row, Table
-from memdiag.reports.text import mebibytes_text
+from memdiag.reports.text import known_mebibytes_text, mebibytes_text
 from memdiag.units import MIB, format_duration
 
 SAMPLED_MARK = "~"
@@ -217,9 +218,7 @@ def phase_row_table(
     has_last = any(row.responsible for row in rows)
     has_estimate = any(row.estimated_bytes is not None for row in rows)
 
-    def size(size_bytes: int | None) -> str:
-        return "" if size_bytes is None else mebibytes_text(size_bytes, decimals)
-
+    size = partial(known_mebibytes_text, decimals=decimals)
     columns: list[tuple[Column, Callable[[PhaseRow], Cell | str]]] = [
         (Column(heading), _phase_label_cell),
         (

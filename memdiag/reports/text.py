@@ -88,6 +88,11 @@ def mebibytes_text(size: int, decimals: int, *, signed: bool = False) -> str:
     return f"{0:.{decimals}f}" if float(text.replace(",", "")) == 0 else text
 
 
+def known_mebibytes_text(size: int | None, decimals: int = 0, *, signed: bool = False) -> str:
+    """Return `size` bytes in MiB without the unit; empty if it is not known."""
+    return "" if size is None else mebibytes_text(size, decimals, signed=signed)
+
+
 def mebibyte_decimals(largest: int) -> int:
     """Return the decimals of a column in MiB whose largest size is `largest` bytes."""
     return 1 if largest < MAX_DECIMAL_BYTES else 0

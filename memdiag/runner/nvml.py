@@ -7,7 +7,6 @@ that: its context alone takes some.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from memdiag.defaults import NVIDIA_PROVIDERS
@@ -57,14 +56,6 @@ DeviceReaderFactory = Callable[[int], DeviceReader | None]
 def uses_nvidia_device(providers: Sequence[str]) -> bool:
     """Return whether one of the execution `providers` is for NVIDIA's devices."""
     return any(name in NVIDIA_PROVIDERS for name in providers)
-
-
-def has_cuda(pid: int) -> bool:
-    """Return whether process `pid` has loaded CUDA's driver; False if that cannot be read."""
-    try:
-        return b"/libcuda.so" in Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
 
 
 def missing_size_reason(sizes: Sequence[int | None]) -> str:

@@ -19,12 +19,14 @@ from memdiag.runner.job import Job
 from memdiag.session_options import (
     ARENA_OPTION,
     ARENA_STRATEGY_OPTION,
+    DENORMAL_OPTION,
     FOLDING_LIMIT_OPTION,
     LEVEL_OPTION,
     ORT_IN_PLACE_OPTION,
     ORT_MAPPED_OPTION,
     OWN_WEIGHTS_OPTION,
     PATTERN_OPTION,
+    PREPACKED_FILE_OPTION,
     PREPACKING_OPTION,
     SHRINKAGE_OPTION,
     SMALL_CUBLAS_WORKSPACE,
@@ -204,7 +206,7 @@ def _tuning_option_table() -> list[TuningOption]:
             " this release of onnxruntime and this machine's instruction set. Mapped pages count"
             " only while they are resident: the measured memory falls when the system evicts pages,"
             " and rises when they are read again.",
-            save_options={"session.save_external_prepacked_constant_initializers": "1"},
+            save_options={PREPACKED_FILE_OPTION: "1"},
             is_relevant=_is_onnx_host_job,
         ),
         TuningOption(
@@ -314,7 +316,7 @@ def _tuning_option_table() -> list[TuningOption]:
             name="denormal-as-zero",
             does="Denormal values count as zero, which some processors multiply far faster.",
             hurts="Values below 1.2e-38 are lost.",
-            session_options={"session.set_denormal_as_zero": "1"},
+            session_options={DENORMAL_OPTION: "1"},
             changes_values=True,
         ),
         TuningOption(

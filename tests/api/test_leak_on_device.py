@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memdiag.api.leak import LeakConfig, observe_model
+from memdiag.errors import MeasurementError
 from memdiag.records.growth import Growth
 from memdiag.runner.job import SessionConfig
 from memdiag.units import MIB
@@ -109,8 +110,6 @@ def test_without_any_source_nothing_is_judged_and_the_sources_are_said(model: Pa
         assert sum(source in note for note in missing) == 1
 
 
-def test_a_session_that_does_not_use_the_gpu_is_said(model: Path) -> None:
-    growth = growth_of(model, {"available": [CUDA, CPU], "providers": [CPU]}, has_cuda=False)
-    assert growth.device is None
-    assert not any(moment.device for moment in growth.moments)
-    assert "the memory on the GPU was not read: the session does not use it" in growth.notes
+def test_a_session_that_does_not_use_the_gpu_is_refused(model: Path) -> None:
+    with pytest.raises(MeasurementError, match="without the provider for the GPU"):
+        growth_of(model, {"available": [CUDA, CPU], "providers": [CPU]}, has_cuda=False)

@@ -34,7 +34,7 @@ def device_use(
     """Return what an X-ray has of the devices of a process."""
     monkeypatch.setattr(xray_module, "guess_models", lambda pid: [])
     monkeypatch.setattr(xray_module, "take_xray", lambda *arguments: attributions.attribution())
-    monkeypatch.setattr(xray_module, "has_cuda", lambda pid: has_cuda)
+    monkeypatch.setattr(xray_module, "has_loaded_cuda", lambda pid: has_cuda)
     monkeypatch.setattr(xray_module, "open_device_reader", lambda pid: reader)
     return xray_module.xray(os.getpid()).device
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from memdiag.defaults import NVIDIA_PROVIDERS
-from memdiag.runner.nvml import NvmlReader, has_cuda, open_device_reader, uses_nvidia_device
+from memdiag.runner.nvml import NvmlReader, open_device_reader, uses_nvidia_device
 from memdiag.runner.scripts import child
+from memdiag.system.loaded_runtime import has_loaded_cuda
 
 
 class Nvml:
@@ -123,12 +124,12 @@ def test_providers_of_nvidias_devices_are_known(
 
 
 def test_a_process_has_cuda_once_it_has_loaded_the_driver(tmp_path: Path) -> None:
-    assert not has_cuda(os.getpid())
-    assert not has_cuda(2**22 + 1)  # there is no such process
+    assert not has_loaded_cuda(os.getpid())
+    assert not has_loaded_cuda(2**22 + 1)  # there is no such process
     library = tmp_path / "libcuda.so.1"
     library.write_bytes(bytes(mmap.PAGESIZE))
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
-        assert has_cuda(os.getpid())
+        assert has_loaded_cuda(os.getpid())
 
 
 def test_the_script_of_the_child_knows_the_same_providers() -> None:

@@ -13,7 +13,12 @@ from memdiag.defaults import CPU_PROVIDER
 from memdiag.model.model_file import ModelFile
 from memdiag.programs.recorded_session import RecordedSession
 from memdiag.runner.job import Job, Limits, SessionConfig
-from memdiag.session_options import LEVEL_OPTION, THREADS_OPTION
+from memdiag.session_options import (
+    DENORMAL_OPTION,
+    DISABLED_OPTIMIZERS_OPTION,
+    LEVEL_OPTION,
+    THREADS_OPTION,
+)
 from memdiag.system.memory_limit import available_memory_bytes
 
 MAX_OPTIMIZING_S = 60.0
@@ -29,9 +34,9 @@ model."""
 
 CPU_ONLY = (CPU_PROVIDER,)
 _OPTIMIZING_ENTRIES = (
-    "optimization.disable_specified_optimizers",
+    DISABLED_OPTIMIZERS_OPTION,
     "session.disable_quant_qdq",
-    "session.set_denormal_as_zero",
+    DENORMAL_OPTION,
 )
 """Recorded config entries that change optimized weights."""
 

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from memdiag.budgets.figures import DEVICE_FIGURES
 from memdiag.comparison.changes import is_mostly_retained, undecided_changes
 from memdiag.comparison.comparable import ComparableFigures, comparability_of
 from memdiag.comparison.copies import copy_change_text
@@ -61,10 +62,7 @@ _COLUMN_STATUS_VERBS: Mapping[ColumnStatus, str] = {
     "limit": "exceeded the memory limit",
     "unavailable": "is not available",
 }
-_DEVICE_METRICS: Sequence[Metric] = ("device_peak", "device_steady")
-"""Figures that only columns have that ran on a GPU."""
-
-_MEMORY_METRICS: Sequence[Metric] = (*_DEVICE_METRICS, "peak", "steady")
+_MEMORY_METRICS: Sequence[Metric] = (*DEVICE_FIGURES, "peak", "steady")
 _SHORT_TABLE_METRICS: Sequence[Metric] = (*_MEMORY_METRICS, "mapped")
 """Metrics of the table that is always printed."""
 
@@ -167,14 +165,14 @@ def _is_never_run(comparison: Comparison, columns: Sequence[ComparisonColumn]) -
 def _memory_answer(comparison: Comparison, columns: Sequence[ComparisonColumn]) -> str:
     """Return the answer, after the memory on a GPU if that is in no difference."""
     answer = _compared_memory_answer(comparison, columns)
-    if any(change.metric in _DEVICE_METRICS for change in comparison.changes):
+    if any(change.metric in DEVICE_FIGURES for change in comparison.changes):
         return answer
     return "; ".join(filter(None, (_one_sided_device_text(columns), answer)))
 
 
 def _joined_device_ranges(texts: list[str]) -> list[str]:
     """Return `texts` with one for the peak and the steady memory on a GPU if they are equal."""
-    peak, steady = (_METRIC_WORDS[name] for name in _DEVICE_METRICS)
+    peak, steady = (_METRIC_WORDS[name] for name in DEVICE_FIGURES)
     figures = [text.removeprefix(peak).removeprefix(steady) for text in texts[:2]]
     if len(figures) == 2 and texts[0].startswith(peak) and figures[0] == figures[1]:
         return [f"{peak} and steady{figures[0]}", *texts[2:]]
@@ -548,7 +546,7 @@ def _metric_range_text(metric: Metric, columns: Sequence[ComparisonColumn]) -> s
         column.label: column.measured
         for column in columns
         if column.measured is not None
-        if metric not in _DEVICE_METRICS or _metric_median_bytes(metric, column.measured)
+        if metric not in DEVICE_FIGURES or _metric_median_bytes(metric, column.measured)
     }
     end_labels, words = [*figures_by_label], ("from", "to")
     if len(figures_by_label) != 2:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from memdiag.device.ledger import OWNER_LABELS
 from memdiag.growth.device_growth import WHOLE_LABELS
 from memdiag.growth.device_series import DeviceSeries, device_series
 from memdiag.records.growth import DevicePart, Growth
@@ -17,7 +18,7 @@ from memdiag.reports.text import plain
 
 _LABELS: dict[DevicePart, str] = {
     "arena": "values in the arena",
-    "empty_arena": "empty arena",
+    "empty_arena": OWNER_LABELS["empty_arena"],
     "rest": "other memory",
 }
 

@@ -13,7 +13,7 @@ from memdiag.reports.blocks import Block, BulletBlock, Document, TableBlock
 from memdiag.reports.device import device_answer, device_notes, device_sum, missing_text
 from memdiag.reports.run.names import model_names, process_name, session_name
 from memdiag.reports.table import Column, Row, Table
-from memdiag.reports.text import capitalized, lowered, mebibytes_text, shortened
+from memdiag.reports.text import capitalized, known_mebibytes_text, lowered, shortened
 from memdiag.units import counted, plural, some_of
 
 _MAX_NAME = 30
@@ -148,12 +148,12 @@ def _process_rows(device_process: _DeviceProcess, recording: ProgramRun) -> Iter
     name = f"{process.pid} {process_name(process, recording)}"
     yield Row(
         shortened(name, _MAX_NAME),
-        _size(memory.steady_bytes),
-        _size(memory.peak_bytes),
+        known_mebibytes_text(memory.steady_bytes),
+        known_mebibytes_text(memory.peak_bytes),
         _nvml_text(device),
-        _size(device.allocated_bytes if ledger is None else None),
-        _size(_owner_bytes(ledger, "weights")),
-        _size(_owner_bytes(ledger, "empty_arena")),
+        known_mebibytes_text(device.allocated_bytes if ledger is None else None),
+        known_mebibytes_text(_owner_bytes(ledger, "weights")),
+        known_mebibytes_text(_owner_bytes(ledger, "empty_arena")),
         "",
         "",
         is_strong=True,
@@ -164,8 +164,8 @@ def _process_rows(device_process: _DeviceProcess, recording: ProgramRun) -> Iter
             yield Row(
                 shortened(session_name(session, models), _MAX_NAME),
                 *[""] * 6,
-                _size(session.device.creation_bytes, signed=True),
-                _size(session.device.first_run_bytes, signed=True),
+                known_mebibytes_text(session.device.creation_bytes, signed=True),
+                known_mebibytes_text(session.device.first_run_bytes, signed=True),
                 level=1,
             )
 
@@ -179,12 +179,11 @@ def _owner_bytes(ledger: Ledger | None, owner: DeviceOwner) -> int | None:
 
 def _nvml_text(device: ProcessDevice) -> str:
     """Return NVML's last figure, and its largest if that was more: ``945 (1,201)``."""
-    last, peak = _size(device.process_bytes), _size(device.peak_process_bytes)
+    last, peak = (
+        known_mebibytes_text(device.process_bytes),
+        known_mebibytes_text(device.peak_process_bytes),
+    )
     return last if last == peak else f"{last} ({peak})"
-
-
-def _size(size_bytes: int | None, *, signed: bool = False) -> str:
-    return "" if size_bytes is None else mebibytes_text(size_bytes, 0, signed=signed)
 
 
 def _missing_texts(processes: Sequence[_DeviceProcess]) -> Iterator[str]:

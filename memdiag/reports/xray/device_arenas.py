@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from memdiag.detail import Detail
 from memdiag.records.attribution import Attribution, DeviceArena
 from memdiag.reports.blocks import Block, SentenceBlock, TableBlock
 from memdiag.reports.table import Column, Row, Table
-from memdiag.reports.text import mebibyte_decimals, mebibytes_text, plain
+from memdiag.reports.text import known_mebibytes_text, mebibyte_decimals, plain
 from memdiag.runner.log import is_host_memory
 from memdiag.units import format_size
 
@@ -58,9 +59,7 @@ def _arena_table(arenas: Sequence[DeviceArena]) -> Table:
     """Return the arenas, the largest first."""
     decimals = mebibyte_decimals(max((_arena_bytes(arena) for arena in arenas), default=0))
 
-    def size(size_bytes: int | None) -> str:
-        return "" if size_bytes is None else mebibytes_text(size_bytes, decimals)
-
+    size = partial(known_mebibytes_text, decimals=decimals)
     return Table(
         columns=(
             Column("arena (MiB)", css="name"),

@@ -26,7 +26,7 @@ _MODEL_FILE_TITLE = "the model file's bytes"
 _MAX_DISPLAY_NAME = 160
 _MAX_ADDRESSES = 3
 _MAX_WEIGHT_LABEL = 60
-_MAX_CONSOLE_WEIGHT = 30
+MAX_CONSOLE_WEIGHT = 30
 _MAX_CONSOLE_BACKING = 24
 _MAX_CONSOLE_MAKER = 40
 
@@ -187,7 +187,7 @@ def repeated_table(weights: Sequence[WeightRow]) -> Table:
             )
     table = Table(
         columns=(
-            Column("weight", max_width=_MAX_CONSOLE_WEIGHT),
+            Column("weight", max_width=MAX_CONSOLE_WEIGHT),
             Column("copies", "right"),
             Column("MiB", "right", formats=("console",)),
             Column("resident", "right", formats=("markdown",)),

@@ -2,7 +2,8 @@
 
 ## Why it costs
 
-onnxruntime accepts the option in silence. The session then takes as much memory as without it.
+The option has no effect: onnxruntime ignores it, or prints `EP Error` and creates the session
+without the options. The session then takes as much memory as without it.
 
 ## What to do
 
