@@ -113,7 +113,8 @@ def test_each_phase_takes_what_was_estimated(
     prepacks = name != "products, not packed"
     found = estimated(path, EstimatedSettings(prepacks=prepacks, runs=2))
     lowest: dict[str, int] = {}
-    # On a busy machine the boundary of a phase is noticed late: the lowest of several peaks counts.
+    # On a busy machine the boundary of a phase is noticed late: the lowest of several peaks counts,
+    # and the highest peak has to be exact, since a sample may miss it.
     for _ in range(5):
         profile = memdiag.profile(
             path,
@@ -131,7 +132,8 @@ def test_each_phase_takes_what_was_estimated(
         # Short phases are passed over, and others may have a part of the next one.
         long = {phase.name for phase in profile.phases if phase.duration_s > 0.005}
         differing = differing_phases(found, lowest, long)
-        if not differing:
+        peak_phase = profile.phase(profile.peak_phase)
+        if not differing and peak_phase is not None and peak_phase.peak_kind == "exact":
             break
     assert not differing
     peak = profile.peak_rss_bytes - base
