@@ -1,4 +1,4 @@
-"""What memdiag says of a GPU beside what its driver says: ``python -m benchmarks.gpu``.
+"""What memdiag says of a GPU, compared with its driver: ``python -m benchmarks.gpu``.
 
 It needs one NVIDIA GPU, onnxruntime-gpu and what ``memdiag[nvidia]`` installs; elsewhere it ends
 with a sentence. Models like those of the recorded sessions are made with random weights. Each is
@@ -325,7 +325,9 @@ def measured_costs(model: Path, size: int, folder: Path, rounds: int) -> dict[st
 
 def main() -> None:
     """Measure everything and print the tables."""
-    parser = argparse.ArgumentParser(description="What memdiag says of a GPU beside its driver.")
+    parser = argparse.ArgumentParser(
+        description="Compare what memdiag says of a GPU with its driver."
+    )
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
     rounds = parser.parse_args().rounds
     reader = usable_reader()

@@ -15,19 +15,10 @@ RECORDER_BYTES = 16 * MIB
 
 RELEASED_PART = "memory that was released by the end of the runs"
 
-_OUTSIDE_ARENA: frozenset[DeviceOwner] = frozenset(
-    {
-        "context",
-        "runtime",
-        "cublas",
-        "cudnn",
-        "other_library",
-        "libraries_and_rounding",
-        "pools",
-        "rounding",
-        "unexplained",
-    }
+_NOT_IN_COARSE_ROW: frozenset[DeviceOwner] = frozenset(
+    {"weights", "weight_copies", "values", "empty_arena", "unread_arena", "other_processes"}
 )
+"""What a ledger without CUPTI tells apart from the context, the code and the libraries."""
 
 
 def device_tolerance(before: ColumnFigures, after: ColumnFigures) -> int:
@@ -72,7 +63,7 @@ def _value_labels(ledger: Ledger) -> list[str]:
 
 
 def _part_name(row: LedgerRow, *, is_coarse: bool, joins_values: bool) -> str:
-    if is_coarse and row.owner in _OUTSIDE_ARENA:
+    if is_coarse and row.owner not in _NOT_IN_COARSE_ROW:
         return COARSE_CONTEXT_LABEL
     if joins_values and row.owner in ("values", "weight_copies"):
         return OWNER_LABELS["values"]

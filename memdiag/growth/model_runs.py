@@ -227,7 +227,7 @@ def _child_error_text(error: dict[str, Any]) -> str:
 
 
 def _read_figures(path: Path) -> list[list[int]]:
-    """Return the figures of a batch, and remove their file; an empty list if there is no file."""
+    """Return the figures of a batch, and remove their file; an empty list if it was not written."""
     try:
         figures = np.fromfile(path, np.int64).reshape(-1, _FIGURES_PER_RUN)
     except FileNotFoundError:

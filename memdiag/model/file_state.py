@@ -61,7 +61,7 @@ class FileStates:
 
 
 def _state_of_file(path: Path) -> FileState | None:
-    """Return the state of the file at `path`; None if there is no file."""
+    """Return the state of the file at `path`; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:

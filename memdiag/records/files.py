@@ -179,7 +179,7 @@ def _open_special(path: Path) -> int:
 
 
 def _file_mode(path: Path) -> int | None:
-    """Return the mode of the file at `path`, following links; None if there is no file."""
+    """Return the mode of the file at `path`, following links; None if it does not exist."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

@@ -58,7 +58,6 @@ def _device_sentence(attribution: Attribution) -> str:
 def _arena_table(arenas: Sequence[DeviceArena]) -> Table:
     """Return the arenas, the largest first."""
     decimals = mebibyte_decimals(max((_arena_bytes(arena) for arena in arenas), default=0))
-
     size = partial(known_mebibytes_text, decimals=decimals)
     return Table(
         columns=(
